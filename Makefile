@@ -13,7 +13,7 @@ BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_p
 	tests/mixers/test_bigbird.py tests/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
 	tests/engines/test_kernel_fla.py tests/benchmark/test_bench.py tests/rl/test_minari.py
 
-.PHONY: demo test test-part test-all test-changed borders gpu lint types docs docs-site dist clean
+.PHONY: demo test test-part test-all test-changed borders mutations gpu lint types docs docs-site dist clean
 
 # nine trainings of 200 steps, after which models of this size beat counting; steps, not seconds,
 # so that other work on the machine makes them late, not unequal
@@ -39,6 +39,10 @@ test-all: lint types
 # the tests that import what differs from the commit REF
 test-changed: $(DEV)
 	$(BIN)/python -m pytest -n 2 --dist worksteal --changed $(or $(REF),HEAD)
+
+# whether the tests see sixty small wrong changes, each in a copy of the tree (10 minutes)
+mutations: $(DEV)
+	$(BIN)/python tests/mutations/run.py
 
 # laws, the compiler and speeds on a machine with a GPU, in runs/gpu (7 minutes with 16 cores)
 gpu: $(DEV)

@@ -141,7 +141,7 @@ def test_what_was_asked_for_takes_turns(
 
     module = importlib.import_module("everyformer.benchmark.bench")
     monkeypatch.setattr(module, "_in_process", nothing)
-    points = module.bench(["gpt", "rope"], (), write=(6,), search=(), peers=peers, compile=compile)
+    points = module.bench(["gpt", "rope"], (), write=(6,), peers=peers, compile=compile)
     made = (writing.COMPILED,) * compile
     others = writing.WRITTEN["gpt"] * peers
     assert [p.source for p in points] == ["everyformer", *made, *others, "everyformer", *made]

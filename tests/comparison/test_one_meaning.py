@@ -25,8 +25,9 @@ from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
 from everyformer.report.compare import described
 
-APART = {"--json"}
+OF_THE_VERB = {"json": False, "only": None, "collect": False}
 """of the terminal alone"""
+APART = {f"--{name}" for name in OF_THE_VERB}
 WORDS: dict[str, Any] = {
     "task": "lm",
     "options": ["gmlp.gate=split"],
@@ -121,7 +122,7 @@ def test_an_option_of_a_gene_means_the_same_as_a_flag_and_in_python(
         assert code == 2
         return
     assert code == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(config | {"json": False}))
+    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(config | OF_THE_VERB))
 
 
 @pytest.mark.full("many cases", parts=3)
@@ -156,7 +157,7 @@ def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
             assert isinstance(by_file, str)
             continue
         assert isinstance(by_flag, dict), by_flag
-        assert json.loads(json.dumps(config | {"json": False})) == by_flag == by_file
+        assert json.loads(json.dumps(config | OF_THE_VERB)) == by_flag == by_file
 
 
 @pytest.mark.parametrize("way", ["flag", "python"])
@@ -208,7 +209,7 @@ def test_a_word_for_none_and_a_single_name_are_read_as_flags_are(
     for given in ("gmlp", ["gmlp"]):
         for word in (None, "none"):
             config = to_dict(described(given, position=word))
-            assert json.loads(json.dumps(config | {"json": False})) == by_flag
+            assert json.loads(json.dumps(config | OF_THE_VERB)) == by_flag
 
 
 def test_a_comparison_in_python_goes_on_without_repeating_anything(

@@ -150,7 +150,6 @@ ALLOWED = {
     "datastores/store/writing.py:__init__": "appends rows, each stretch with its own sum",
     "cli/ranks.py:spoken": "into nothing",
     "cli/ranks.py:tell": "a file of torchrun's, which reads it when this process is gone",
-    "comparison/node.py:train": "appends what a training says, which others read as it grows",
     "report/style.py:svg_text": "into memory",
     "laws/artefacts.py:saving": "into memory",
 }

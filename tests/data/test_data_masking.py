@@ -110,6 +110,12 @@ def test_training_hides_anew_at_every_step_and_validation_never(tmp_path: Any, l
         assert not torch.equal(hidden(first), hidden(data.train_batch(step, 8, seed)))
 
 
+def test_held_out_windows_are_hidden_each_in_its_own_way(tmp_path: Any, load: Load) -> None:
+    data = load(write(tmp_path, {"a.txt": "a" * 4000}) / "a.txt", "mlm", length=50)
+    rows = hidden(next(data.validation_batches(8)))
+    assert len({tuple(row) for row in rows.tolist()}) == len(rows) == 8
+
+
 @pytest.mark.parametrize("length", [9, 16, 99])
 def test_a_held_out_token_is_hidden_or_not_whatever_the_batches(
     length: int, tmp_path: Any, load: Load

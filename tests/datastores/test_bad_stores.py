@@ -42,9 +42,7 @@ def said(call: Callable[..., tuple[int, str, str]]) -> Call:
 READS = (
     ("eval", "model", "--data", "texts", "--data.length", "16", "--store", "store"),
     ("generate", "model", "--prompt", "ab", "--tokens", "3", "--store", "store"),
-    ("show", "model", "neighbours", "--text", "abcdef", "--store", "store"),
 )
-ADDS = ("index", "model", "--data", "more.txt", "--out", "store", "--append", "--context", "16")
 
 
 def flip(store: Path) -> None:
@@ -77,7 +75,6 @@ def test_numbers_that_do_not_fit_are_named_as_they_are_written(said: Call) -> No
         assert "599 neighbours are asked of a store that has 598" in line
         for weight in ("-0.1", "1.1", "nan"):
             assert "--knn.weight" in said(*words, "--knn.k", "4", f"--knn.weight={weight}")
-    assert "--knn.exclude-self" in said(*READS[1], "--knn.k", "4", "--knn.exclude-self")
 
 
 def test_keys_that_are_no_numbers_are_not_stored(said: Call) -> None:
@@ -89,9 +86,7 @@ def test_keys_that_are_no_numbers_are_not_stored(said: Call) -> None:
                 parameter.mul_(1e5)
     ef.save(made, "large", tokenizer=ByteTokenizer())
     words = ("index", "large", "--data", "texts", "--out", "new", "--context", "16")
-    line = said(*words)
-    assert "--precision float32" in line
-    assert "a.txt" in line
+    assert "--precision float32" in said(*words)
     assert not list(Path("new").rglob("store.json"))
     shutil.rmtree("new")
     said(*words, "--precision", "float32", code=0)
@@ -109,7 +104,6 @@ def test_a_model_without_such_a_place_names_those_it_has(said: Call) -> None:
 def test_a_place_that_cannot_be_written_is_named_and_its_store_still_read(
     said: Call, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Path("more.txt").write_text("more of it")
     before, real = content(Path("store")), os.open
 
     def refuse(path: object, flags: int, *rest: object, **options: object) -> int:
@@ -118,8 +112,8 @@ def test_a_place_that_cannot_be_written_is_named_and_its_store_still_read(
         return real(path, flags, *rest, **options)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "open", refuse)
-    for words in (ADDS, (*READS[0], "--knn.k", "4", "--nearest.kind", "ivf")):
-        assert "Read-only file system; choose another place" in said(*words)
+    words = ("index", "model", "--data", "texts", "--out", "store2", "--context", "16")
+    assert "Read-only file system; choose another place" in said(*words)
     for words in READS:
         said(*words, "--knn.k", "4", code=0)
     assert content(Path("store")) == before

@@ -20,7 +20,7 @@ from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.datastores.indexing import Indexing, index_texts
 from everyformer.datastores.reader import with_store
 from everyformer.datastores.store.store import Store
-from everyformer.datastores.texts import TokenizedText, windows
+from everyformer.datastores.texts import windows
 from everyformer.genes.retrieval import KnnOptions
 
 HOW = Indexing(context=16, stride=16, batch=3, dtype="float32")
@@ -57,7 +57,7 @@ def test_every_token_but_the_last_is_new_in_one_window(
     context: int, stride: int, length: int
 ) -> None:
     tokens = np.arange(length)
-    found = list(windows(TokenizedText("t", tokens), context, stride))
+    found = list(windows(tokens, context, stride))
     new = [w.inputs[w.new :].tolist() for w in found]
     assert list(itertools.chain.from_iterable(new)) == list(range(length - 1))
     assert all(1 <= len(w.inputs) <= context for w in found)
@@ -74,11 +74,6 @@ def test_keys_are_what_the_model_knew_and_values_what_came(
 ) -> None:
     made = model()
     store = indexed(made, texts, "store", how=Indexing(tap, 16, stride, 3, "float32"))
-    assert [tuple(d) for d in store.documents] == [
-        ("a.txt", 0, 99),
-        ("b.txt", 99, 16),
-        ("c.txt", 115, 1),
-    ]
     keys, values = [], []
     for name in ("a.txt", "b.txt", "c.txt"):
         tokens = torch.tensor(list((texts / name).read_bytes()))
@@ -124,43 +119,12 @@ def test_what_was_begun_is_not_gone_on_with_otherwise(texts: Path) -> None:
         indexed(made, other, "store", resume=True)
 
 
-def test_adding_a_text_is_having_read_it_with_the_others(texts: Path) -> None:
-    made = model()
-    whole = indexed(made, texts, "whole")
-    (texts / "c.txt").rename("c.txt")
-    indexed(made, texts, "parts")
-    parts = indexed(made, Path("c.txt"), "parts", append=True)
-    assert parts.documents == whole.documents
-    assert bytes_of("parts")["values.bin"] == bytes_of("whole")["values.bin"]
-    # other batches, so other roundings
-    np.testing.assert_allclose(parts.keys, whole.keys, rtol=1e-4, atol=1e-5)
-
-
 def bytes_of(folder: str) -> dict[str, bytes]:
     return {
         path.name: path.read_bytes()
         for path in Path(folder, "rows").iterdir()
         if path.suffix == ".bin"
     }
-
-
-def test_a_scored_text_does_not_find_what_it_stored_itself(texts: Path) -> None:
-    made = model()
-    indexed(made, texts, "store")
-    tokens = torch.tensor([list((texts / "a.txt").read_bytes())])
-    inputs, targets = tokens[:, :16], tokens[:, 1:17]
-
-    def reading(exclude: bool) -> Any:
-        options = KnnOptions(k=1, weight=1.0, exclude_self=exclude)
-        return with_store(made, ByteTokenizer(), "store", options, say=lambda _: None)
-
-    right = [
-        (reading(exclude)(inputs, targets=targets).logits.argmax(-1) == targets).float().mean()
-        for exclude in (False, True)
-    ]
-    assert right[0] == 1 > 0.5 > right[1]
-    with pytest.raises(ConfigError, match="exclude_self"):
-        reading(True)(inputs)
 
 
 def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
@@ -173,10 +137,6 @@ def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
     ):
         with pytest.raises(CheckpointError, match=word):
             with_store(other, tokenizer, "store", KnnOptions(k=1), say=lambda _: None)
-    with pytest.raises(CheckpointError, match="tap"):
-        indexed(
-            made, texts, "store", append=True, how=Indexing("ffn-input:1", 16, 16, 3, "float32")
-        )
 
 
 @pytest.mark.parametrize(
@@ -215,7 +175,7 @@ LONG = [row for row in ROWS if len(row) > 1]
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "csv", "parquet"])
-def test_every_row_of_a_table_is_a_document_of_its_file_and_number(texts: Path, kind: str) -> None:
+def test_every_row_of_a_table_is_a_document(texts: Path, kind: str) -> None:
     made = model()
     for number, row in enumerate(LONG):
         (texts / f"{number}.txt").write_text(row)
@@ -235,8 +195,6 @@ def test_every_row_of_a_table_is_a_document_of_its_file_and_number(texts: Path, 
     found = indexed(made, table, "rows", tables=DataConfig(text_column="text"))
     assert found.values.tolist() == plain.values.tolist()
     assert np.array_equal(found.keys, plain.keys)
-    numbers = {"jsonl": (1, 3, 5), "csv": (2, 4, 7), "parquet": (1, 3, 5)}[kind]
-    assert list(found.record.names) == [f"rows.{kind}:{number}" for number in numbers]
 
 
 def test_a_column_of_tables_must_be_chosen(texts: Path) -> None:
@@ -257,8 +215,8 @@ def run(texts: Path, call: Callable[..., Any]) -> Callable[..., Any]:
 def test_a_store_from_the_command_line_to_its_end(run: Callable[..., Any]) -> None:
     code, out, err = run("index", "made", "--data", "text.txt", "--out", "store", "--json")
     assert code == 0, err
-    told = json.loads(out)
-    assert (told["width"], [d["name"] for d in told["documents"]]) == (16, ["text.txt"])
+    size = Path("text.txt").stat().st_size
+    assert json.loads(out) == {"store": "store", "keys": size - 1, "width": 16}
 
     def loss(*words: str) -> float:
         code, out, err = run("eval", "made", "--data", "text.txt", "--json", *words)
@@ -266,17 +224,12 @@ def test_a_store_from_the_command_line_to_its_end(run: Callable[..., Any]) -> No
         return float(json.loads(out)["evaluation"]["loss"])
 
     plain, reading = loss(), ("--store", "store", "--knn.k", "8")
-    for words, warned in (((), True), (("--knn.exclude-self",), False)):
-        _, _, err = run("eval", "made", "--data", "text.txt", *reading, *words)
-        assert ("8 of 8 windows that were looked at stand in the store" in err) == warned
     assert loss(*reading, "--knn.weight", "0") == plain
     assert loss(*reading) < plain
     assert loss(*reading, "--knn.distance", "cosine", "--knn.temperature", "0.1") < plain
     code, out, err = run("generate", "made", "--prompt", "a tree", "--tokens", "5", *reading)
     assert code == 0, err
     assert out.startswith("a tree")
-    code, out, _ = run("index", "made", "--data", "texts/a.txt", "--out", "store", "--append")
-    assert "2 documents" in out
 
 
 def test_bad_words_for_a_store_are_one_sentence(run: Callable[..., Any]) -> None:
@@ -284,7 +237,6 @@ def test_bad_words_for_a_store_are_one_sentence(run: Callable[..., Any]) -> None
     for words, told in (
         (("eval", "made", "--store", "nowhere"), "nowhere"),
         (("eval", "made", "--knn.k", "5"), "give --store"),
-        (("eval", "made", "--store", "store", "--nearest.distance", "cosine"), "--knn.distance"),
         (("eval", "made", "--store", "store", "--knn.k", "9999999"), "9,999,999"),
         (("eval", "made", "--store", "store", "--knn.weight", "1.5"), "knn.weight"),
         (("index", "made", "--out", "store"), "--data"),

@@ -26,9 +26,9 @@ from everyformer.datastores.knn_run import _choose
 from everyformer.datastores.reader import StoreReader
 from everyformer.datastores.runs import train_run
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
-from everyformer.datastores.store.options import SearchOptions
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.store.store import Store
-from everyformer.datastores.stretches import Stretches, indexed, stored
+from everyformer.datastores.stretches import Stretches, stored
 from everyformer.datastores.table import PhraseTable
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
@@ -90,7 +90,6 @@ def test_a_whole_text_is_stored_with_the_keys_of_its_windows(tmp_path: Path) -> 
     store, texts = store_of(model, tokens, 100, tmp_path / "store")
     expected = torch.stack([key(model, tokens, p) for p in texts.positions.tolist()])
     torch.testing.assert_close(torch.from_numpy(np.array(store.keys)), expected)
-    assert indexed(store, "auto", "l2", str).options.kind == "exact"  # too few for lists
 
 
 def by_brute_force(
@@ -119,7 +118,7 @@ def test_a_token_finds_the_nearest_but_itself_and_those_around(
     model, tokens = frozen(), text(count)
     store, texts = store_of(model, tokens, 1000, tmp_path / "store")
     own = None if near is None else texts.positions
-    index = indexed(store, "exact", "l2", str)
+    index = Index(store)
     table = PhraseTable(tokens, model, index, k, CONTEXT, STRIDE, "ffn-input:-1", own, near or 0)
     found = table.at(np.arange(count - 1))
     np.testing.assert_array_equal(found, by_brute_force(model, tokens, store, k, own, near or 0))
@@ -130,7 +129,7 @@ def test_a_token_finds_the_nearest_but_itself_and_those_around(
 def test_what_is_found_does_not_depend_on_what_was_asked_before(tmp_path: Path) -> None:
     model, tokens = frozen(), text(300)
     store, texts = store_of(model, tokens, 120, tmp_path / "store")
-    index = indexed(store, "exact", "l2", str)
+    index = Index(store)
 
     def table() -> PhraseTable:
         return PhraseTable(
@@ -146,7 +145,7 @@ def reading(tmp_path: Path, **options: Any) -> tuple[SpalmLanguageModel, PhraseT
     """A model that looks up as it reads, and the table of the same text."""
     model, tokens = frozen(), text(45, seed=1)
     store, _ = store_of(model, text(90), 1000, tmp_path / "store")
-    index = indexed(store, "exact", "l2", str)
+    index = Index(store)
     torch.manual_seed(3)
     spalm = ef.create_model("spalm", slots=6, **{**SIZES, **options}).eval()
     torch.nn.init.normal_(spalm.gating.weight)
@@ -188,7 +187,7 @@ def test_the_last_tokens_find_what_they_find_in_the_whole(last: int, tmp_path: P
 def test_of_a_store_with_fewer_keys_than_neighbours_all_are_read(tmp_path: Path) -> None:
     model, _, tokens = reading(tmp_path)
     store, _ = store_of(model.frozen, text(5, seed=2), 100, tmp_path / "few")
-    index, inputs = indexed(store, "exact", "l2", str), torch.from_numpy(tokens[:24]).long()[None]
+    index, inputs = Index(store), torch.from_numpy(tokens[:24]).long()[None]
     many, few = (
         SpalmLanguageModel(model.model, model.frozen, index, HOW, k) for k in (10**11, len(store))
     )
@@ -239,7 +238,7 @@ def dataset(count: int = 400) -> TextDataset:
 
 def spalm(**options: Any) -> Any:
     torch.manual_seed(0)
-    table = {"size": 64, "kind": "exact", **options}
+    table = {"size": 64, **options}
     return ef.create_model("spalm", slots=4, retrieval_options=table, **SIZES)
 
 
@@ -299,7 +298,7 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_knn_stores_all_but_what_it_chooses_by() -> None:
     data = dataset()
     torch.manual_seed(0)
-    table = {"size": 1000, "tune": 60, "k": 5, "kind": "exact"}
+    table = {"size": 1000, "tune": 60, "k": 5}
     model = ef.create_model("knn-lm", retrieval_options=table, max_length=CONTEXT, **SIZES)
     outcome = train_run(model, data, TRAINING, **QUIET)
     assert isinstance(outcome.model, KnnLanguageModel)
@@ -316,7 +315,7 @@ def test_what_is_said_holds_and_the_rest_is_the_best(given: dict[str, Any], tmp_
     """Of the temperatures 0.1 to 100 and any lambda; by the model's own loss on the text."""
     model, tokens = frozen(), text(40, seed=2)
     store, _ = store_of(model, text(200), 1000, tmp_path / "store")
-    index = indexed(store, "exact", "l2", str)
+    index = Index(store)
     wanted = KnnRunOptions(k=6, distance="squared", **given)
     held = dataclasses.replace(dataset(), validation=tokens)
     chosen = _choose(model, index, held, HOW, wanted, str)
@@ -381,7 +380,7 @@ def test_a_run_predicts_as_it_generates_with_its_store(
     weight = ("--retrieval.weight", "0.5") if member == "knn-lm" else ()
     assert main(["train", member, *WORDS, *weight, "--out", "run"]) == 0
     save_model(load_model("run"), "alone", tokenizer=open_run("run").tokenizer())
-    reading = open_run("run").reading(None, None, KnnOptions(), SearchOptions())
+    reading = open_run("run").reading(None, None, KnnOptions())
     inputs = torch.tensor([[*b"abcab"]])
     capsys.readouterr()
     assert main(["predict", "run", "abcab", "--top", "256", "--json"]) == 0

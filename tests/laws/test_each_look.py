@@ -46,6 +46,14 @@ class Whisper(Sums):
         return 1000 + 1e-2 * h.cumsum(1) + 5e-11 * late * h.roll(-1, 1)
 
 
+class Odd(Sums):
+    """Output 20 tells whether the next token is odd: a choice, which no gradient sees."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        odd = nn.functional.pad(x[:, 1:] % 2, (0, 1)) * (torch.arange(x.shape[1]) == 20)
+        return self.head(self.embed(x).cumsum(1) + odd[..., None])
+
+
 class FarAhead(Sums):
     """Behind two windows it sees one ahead."""
 
@@ -280,6 +288,10 @@ LOOKS = (
     Look(
         "causality", "gradients at the longest length", Whisper, "at length 33",
         instead(causality, "gradients", up_to(17)),
+    ),
+    Look(
+        "causality", "the output right before what is changed", Odd, "output 20 moves by",
+        instead(causality, "changes", nothing()),
     ),
     Look(
         "causality", "inputs left out", lambda: Sums("how many there are"), "are left out",

@@ -16,7 +16,6 @@ from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.knn_lm import (
     KnnLanguageModel,
     Neighbours,
-    Scored,
     best_weight,
     highest_weight,
     mix,
@@ -37,7 +36,7 @@ class Everything:
         squares = (queries[:, None].double() - self.keys[None].double()).square().sum(-1)
         best = squares.sort(-1)
         rows = best.indices[:, :k]
-        return Neighbours(best.values[:, :k], self.values[rows], rows)
+        return Neighbours(best.values[:, :k], self.values[rows])
 
 
 def model(wiring: str = "pre") -> Any:
@@ -71,9 +70,8 @@ def test_the_papers_defaults() -> None:
 def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
     d = torch.tensor([[0.5, 1.0, 4.0], [0.0, 0.0, math.inf]]).double()
     values = torch.tensor([[3, 1, 3], [2, 2, 0]])
-    rows = torch.tensor([[5, 6, 7], [8, 9, -1]])
     found = neighbour_probabilities(
-        Neighbours(d, values, rows), 5, KnnOptions(distance=distance, temperature=2.0)
+        Neighbours(d, values), 5, KnnOptions(distance=distance, temperature=2.0)
     )
     of = (lambda x: math.sqrt(x)) if distance == "root" else (lambda x: x)
     e = [math.exp(-of(x) / 2) for x in (0.5, 1.0, 4.0)]
@@ -134,35 +132,6 @@ def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:
     keep = (torch.arange(20) >= 3).expand(2, -1)
     torch.testing.assert_close(mixed(padded, mask=Mask(keep=keep)).logits[:, 3:], whole)
     assert generate(mixed, IDS, tokens=4).shape == (2, 4)
-
-
-@pytest.mark.parametrize("side", ["left", "right"])
-def test_what_is_scored_is_told_without_padding_and_with_what_comes_at_the_end(side: str) -> None:
-    """Text 4 5 6 7 -> 8 and 1 2 -> 3, the shorter one padded; places are those in the window."""
-    made, told = model(), []
-
-    class Asked(Everything):
-        def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
-            told.append(scored)
-            return super().read(queries, k)
-
-    reader = Asked(*vars(store_of(made, IDS)).values())
-    mixed = knn(made, reader, k=3, exclude_self=True)
-    short, keep = [[0, 0, 1, 2], [-100, -100, 2, 3]], [False, False, True, True]
-    if side == "right":
-        short, keep = [[1, 2, 0, 0], [2, 3, -100, -100]], keep[::-1]
-    inputs, targets = torch.tensor([[[4, 5, 6, 7], [5, 6, 7, 8]], short]).transpose(0, 1)
-    mask = Mask(keep=torch.tensor([[True] * 4, keep]))
-    mixed(inputs, targets=targets, mask=mask)
-    padded = [-1, -1, 1, 2, 3] if side == "left" else [1, 2, 3, -1, -1]
-    assert told[0].windows.tolist() == [[4, 5, 6, 7, 8], padded]
-    places = [2, 3] if side == "left" else [0, 1]
-    assert told[0].row.tolist() == [0] * 4 + [1] * 2
-    assert told[0].place.tolist() == [0, 1, 2, 3, *places]
-    mixed(inputs, targets=targets, mask=mask, last=1)
-    assert (told[1].row.tolist(), told[1].place.tolist()) == ([0, 1], [3, places[-1]])
-    with pytest.raises(ConfigError, match="exclude_self"):
-        mixed(inputs, mask=mask)
 
 
 def test_in_training_it_is_the_model_alone() -> None:

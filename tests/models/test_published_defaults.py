@@ -148,7 +148,7 @@ WIRING_ROWS: dict[str, tuple[Values, Values]] = {
     "gated": ({"gate": "gru", "gate_bias": 2.0, "relu": True, "last_norm": False}, {}),
 }
 
-STORED = {"size": 65536, "context": None, "tap": "ffn-input:-1", "kind": "auto"}
+STORED = {"size": 65536, "context": None, "tap": "ffn-input:-1"}
 RETRIEVAL_ROWS: dict[str, tuple[Values, Values]] = {
     "knn": (
         {"distance": "squared"},

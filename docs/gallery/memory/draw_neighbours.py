@@ -28,7 +28,7 @@ with torch.no_grad():
     out = model(asked, taps=["ffn-input:-1"])
 distances = (out.taps["ffn-input:-1"][0, :, None] - keys).square().sum(-1)
 near = distances.topk(4, largest=False)
-found = knn_lm.Neighbours(near.values, ids[0, 1:][near.indices], near.indices)
+found = knn_lm.Neighbours(near.values, ids[0, 1:][near.indices])
 known = knn_lm.neighbour_probabilities(found, len(letters), KnnOptions(temperature=5.0))
 
 figure, (left, middle, right) = plt.subplots(

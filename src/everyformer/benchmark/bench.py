@@ -33,9 +33,6 @@ def bench(
     *,
     decode: Sequence[int] = (),
     write: Sequence[int] = (),
-    search: Sequence[int] = (),
-    queries: Sequence[int] = (1, 1024),
-    neighbours: Sequence[int] = (32,),
     shares: Sequence[float] = (),
     peers: bool = False,
     compile: bool = False,
@@ -47,20 +44,18 @@ def bench(
     Args:
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
         write: tokens of a text that a whole model writes (`everyformer.benchmark.writing`).
-        search: numbers of keys among which what a member looks up is searched (`search.SEARCHED`),
-            for so many ``queries`` at once and ``neighbours`` of each.
         shares: of steps, spans or layers that adaptive computation leaves (`spared.SPARED`), at
             every length instead of whole calls, each beside all of them.
         peers: also the installed packages that `peers.PEERS` names for each member, and the peers
-            of texts and searches, which take turns with them in one process.
+            of texts, which take turns with them in one process.
         compile: also texts that are written by compiled steps.
         options: mixer options by member. setting: fields of `Setting`.
     """
     shared = _settled(setting)
-    if not lengths and not decode and not write and not search:
+    if not lengths and not decode and not write:
         raise ConfigError(
-            "nothing to measure: give lengths, contexts to decode after, lengths of texts to "
-            "write, or keys to search"
+            "nothing to measure: give lengths, contexts to decode after, or lengths of texts to "
+            "write"
         )
     if compile and not write:
         raise ConfigError(
@@ -74,10 +69,6 @@ def bench(
     points = [point for length in whole for point in _layers(members, length, peers)]
     points += [Point(m, context, work="decode") for context in decode for m in members]
     texts = [Point(name, size, work="write") for size in write for name in members]
-    searches = [
-        Point(name, size, work="search", queries=count, neighbours=k)
-        for size, count, k, name in itertools.product(search, queries, neighbours, members)
-    ]
     spared = [
         Point(name, length, work="share", share=share)
         for length, share, name in itertools.product(lengths if shares else (), shares, members)
@@ -85,7 +76,6 @@ def bench(
     return itertools.chain(
         (measure(point, shared, options or {}) for point in points),
         (p for point in texts for p in measure_with_peers(point, shared, peers, compile)),
-        (p for point in searches for p in measure_with_peers(point, shared, peers)),
         (p for point in spared for p in measure_with_peers(point, shared, True)),
     )
 
@@ -156,14 +146,11 @@ def measure(point: Point, setting: Setting, options: Own) -> Point:
 def measure_with_peers(
     point: Point, setting: Setting, peers: bool, compile: bool = False
 ) -> list[Point]:
-    """Fill the ``point`` of a text, a search or a share, and if ``peers`` those of its peers, which
-    is what spares nothing for a share, in one process; so too a text by compiled steps."""
+    """Fill the ``point`` of a text or a share, and if ``peers`` those of its peers, which is what
+    spares nothing for a share, in one process; so too a text by compiled steps."""
     if point.work == "write":
         from everyformer.benchmark.writing import COMPILED, measured
         from everyformer.benchmark.writing import WRITTEN as others
-    elif point.work == "search":
-        from everyformer.benchmark.search import SEARCHED as others
-        from everyformer.benchmark.search import measured
     else:
         from everyformer.benchmark.spared import SPARED as others
         from everyformer.benchmark.spared import measured

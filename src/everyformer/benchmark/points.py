@@ -42,14 +42,10 @@ class Point:
     length: int
     source: str = "everyformer"
     """this library, or the peer package"""
-    work: Literal["pass", "decode", "write", "search", "share"] = "pass"
+    work: Literal["pass", "decode", "write", "share"] = "pass"
     """a whole call at this length, one token after this many, a text of so many that a whole model
-    writes, a search among so many keys, or what adaptive computation leaves of a work of this
-    length (`everyformer.benchmark.spared`)"""
-    queries: int = 0
-    """that are searched at once (search); for a memory, of each head"""
-    neighbours: int = 0
-    """k of each query (search)"""
+    writes, or what adaptive computation leaves of a work of this length
+    (`everyformer.benchmark.spared`)"""
     share: float = 1.0
     """of all steps, spans or layers (share)"""
     status: Literal["ok", "out of memory", "refused", "failed"] = "ok"

@@ -7,10 +7,9 @@ from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
-from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig
-from everyformer.genes.retrieval import Grid, KnnOptions
+from everyformer.genes.retrieval import KnnOptions
 
 
 @dataclass(frozen=True)
@@ -51,20 +50,14 @@ class EvalOptions(TrainedOptions, BeamConfig):
     lengths: tuple[Count, ...] = ()
     """measure windows of each of these lengths in turn and draw the loss against them (lm)"""
     out: str | None = None
-    """with --lengths, --mode or --sweep: the picture to write (default: RUN/lengths.png,
-    RUN/MODE.png or RUN/sweep.png); with --each: the CSV (default: RUN/each-line.csv)"""
+    """with --lengths or --mode: the picture to write (default: RUN/lengths.png or RUN/MODE.png);
+    with --each: the CSV (default: RUN/each-line.csv)"""
     store: str | None = None
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)
     """how it is read"""
-    nearest: SearchOptions = field(default_factory=SearchOptions)
-    """how neighbours are found"""
-    sweep: bool = False
-    """read the text once and try every k, temperature and lambda of --grid for --store, with the
     best lambda of each found by EM; prints a table, draws the loss against lambda and names
     the options --knn.… of the best"""
-    grid: Grid = field(default_factory=Grid)
-    """what --sweep tries"""
     exits: ExitConfig = field(default_factory=ExitConfig)
     """where tokens leave (models with early exits)"""
     search_exits: Annotated[int, Bounds(1, 10_000)] | None = None

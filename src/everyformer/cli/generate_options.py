@@ -11,7 +11,6 @@ from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
-from everyformer.datastores.store.options import SearchOptions
 from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.genes.retrieval import KnnOptions
@@ -34,8 +33,6 @@ class GenerateOptions(TrainedOptions, Sampling, BeamConfig):
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)
     """how it is read"""
-    nearest: SearchOptions = field(default_factory=SearchOptions)
-    """how neighbours are found"""
     exits: ExitConfig = field(default_factory=ExitConfig)
     """where tokens leave (models with early exits)"""
     average: Count | None = None

@@ -42,7 +42,7 @@ MATTER: dict[str, str] = {
     "generate": "prompt tokens temperature top-k top-p seed beam state images device out",
     "bench": "lengths decode width heads backward precision device threads peers json",
     "calibrate": "data lines prompts tokens delta epsilon metric thresholds seed json",
-    "show": "task text length store data others format out json",
+    "show": "task text length others format out json",
 }
 """verb -> the options that its --help shows; those of other verbs are few enough to be shown all"""
 

@@ -21,7 +21,6 @@ from everyformer.data.dataset import ClassedDataset, Dataset
 from everyformer.data.episodes import EpisodeDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
-from everyformer.datastores.store.options import SearchOptions
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
@@ -82,9 +81,7 @@ class TrainedRun:
             return None
         return int(best_checkpoint(self.path / "checkpoints").name.removeprefix("step-"))
 
-    def reading(
-        self, average: int | None, store: str | None, knn: KnnOptions, nearest: SearchOptions
-    ) -> Any:
+    def reading(self, average: int | None, store: str | None, knn: KnnOptions) -> Any:
         """`model`, reading the datastore in the folder ``store`` if one is named.
 
         Raises:
@@ -92,14 +89,14 @@ class TrainedRun:
         """
         model = self.model(average)
         if store is None:
-            if knn != KnnOptions() or nearest != SearchOptions():
+            if knn != KnnOptions():
                 raise ConfigError("how a datastore is read is said, but not which: give --store")
             from everyformer.datastores.runs import reading_model
 
             return reading_model(model, self.path, self.tokenizer(), say)
         from everyformer.datastores.reader import with_store
 
-        return with_store(model, self.text_tokenizer(), store, knn, nearest, say=say)
+        return with_store(model, self.text_tokenizer(), store, knn, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""

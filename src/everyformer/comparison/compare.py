@@ -2,7 +2,7 @@
 
 Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
 is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
-process, one after the other here or over a cluster. After every member the table and a page are
+process, one after the other here or as tasks of Ray. After every member the table and a page are
 written; what is finished is saved: a comparison that was stopped goes on with
 `resume`.
 """
@@ -72,11 +72,11 @@ def run_comparison(
         command: the words that began it.
     """
     start = time.perf_counter()
-    dataset = _read(config, say)
-    ready = _built(config, dataset, say)
+    dataset = read(config, say)
+    ready = built(config, dataset, say)
     with (
         opened(config, dataset.fingerprint, command) as folder,
-        _launcher(config, dataset, folder, say) as launcher,
+        _launcher(config) as launcher,
     ):
         if any(not (folder / one.folder / RESULT).exists() for one in jobs(config, ready)):
             launcher.open()
@@ -88,7 +88,7 @@ def run_comparison(
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
         ready = [_settled(entrant, calibrated, config.training) for entrant in ready]
         estimate = Estimate(config, ready, dataset, calibrated, times.expected(), launcher.at_once)
-        trainings = Trainings(config, dataset, folder, say, stop, estimate, launcher, calibrated)
+        trainings = Trainings(config, dataset, folder, say, stop, estimate, launcher)
         trainings.note_saved(ready)
         if stop.received is None:
             gone = time.perf_counter() - start
@@ -134,7 +134,7 @@ def run_comparison(
         return Outcome(results["rows"], results, folder)
 
 
-def _read(config: CompareConfig, say: Say) -> Dataset:
+def read(config: CompareConfig, say: Say) -> Dataset:
     """The data of a comparison whose description holds."""
     for member in config.members:
         info(member)
@@ -162,14 +162,12 @@ def _read(config: CompareConfig, say: Say) -> Dataset:
     return dataset
 
 
-def _launcher(config: CompareConfig, dataset: Dataset, folder: Path, say: Say) -> Launcher:
+def _launcher(config: CompareConfig) -> Launcher:
     """The launcher of the trainings."""
-    if config.launcher == "local":
-        return Local()
-    return Cluster(config, dataset, folder, say)
+    return Local() if config.launcher == "local" else Cluster(config)
 
 
-def _built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
+def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
     """The members, whole models of someone else with the laws that they break."""
     with doing("building the members"):
         ready = entrants(config, dataset)

@@ -74,9 +74,9 @@ class CompareConfig(Options):
     """tasks that write texts: tokens before the one whose time, and whose memory of the text, are
     measured (default: 64, 1024, and the --length of the texts if that is longer, up to 16384)"""
     launcher: Annotated[Literal["local", "ray"], Affects("speed")] = "local"
-    """one training after the other here, or side by side over a Ray cluster: the one that the
-    variable RAY_ADDRESS names, or else one of this machine; each with `training.threads` cores
-    (none: as many as torch takes here)"""
+    """one training after the other here, or side by side as tasks of Ray, in the cluster that the
+    variable RAY_ADDRESS names or that runs here, or else one of this machine; each with
+    `training.threads` cores (none: as many as torch takes here)"""
     out: Annotated[str, Idle] = "runs/compare"
     """directory of results.json, results.csv, report.html and the runs"""
     resume: Annotated[bool, Idle] = False

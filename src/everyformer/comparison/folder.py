@@ -89,8 +89,13 @@ def check_folder(config: CompareConfig) -> None:
 
 
 @contextmanager
-def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterator[Path]:
+def opened(
+    config: CompareConfig, fingerprint: str, command: str = "", wait: float = 0.0
+) -> Iterator[Path]:
     """The directory, made and locked; its record says what is compared, and on which data.
+
+    Args:
+        wait: seconds in which another one may let go of it.
 
     Raises:
         ConfigError: it is in use, cannot be written, or was begun on other data.
@@ -99,7 +104,7 @@ def opened(config: CompareConfig, fingerprint: str, command: str = "") -> Iterat
     lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=wait)
     except Timeout as error:
         raise ConfigError(
             f"{folder} is in use: another comparison runs in it. Wait for it to end, or choose "

@@ -1,8 +1,8 @@
 """Launchers: where the trainings of a comparison run, each in a process of its own.
 
 `Local` runs one after the other on this machine, so that times are not shared;
-`everyformer.comparison.cluster` hands all of them to a cluster. What is begun, read, written and
-said is the same for both (`everyformer.comparison.trainings`).
+`everyformer.comparison.cluster` hands all of them to Ray. What is begun, read, written and said is
+the same for both (`everyformer.comparison.trainings`).
 """
 
 import time
@@ -30,8 +30,6 @@ class Task:
     folder: Path
     part: Part
     """what it is of the comparison"""
-    peak_bytes: int | None = None
-    """memory that its steps take; None: not known"""
 
     @property
     def words(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ finished stays in its folder.
 
 import math
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from everyformer.comparison.files import RESULT, read_job, read_result, write_jo
 from everyformer.comparison.launchers import Ended, Launcher, Task
 from everyformer.comparison.plan import Entrant, Job, job, jobs
 from everyformer.comparison.processes import ended, stopped_by
-from everyformer.comparison.results import Calibrated, Result
+from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.core.wording import counted, duration
 from everyformer.data.dataset import Dataset
@@ -46,7 +46,6 @@ class Trainings:
     stop: Gentle
     estimate: Estimate
     launcher: Launcher
-    calibrated: Mapping[str, Calibrated]
     _known: dict[str, Result] = field(default_factory=dict)
     """results by folder: what was done in earlier sittings, and all that came of this one"""
     _running: set[str] = field(default_factory=set)
@@ -109,10 +108,10 @@ class Trainings:
     def _result(self, planned: Job) -> Result | None:
         """The result of a job that need not be run again in this sitting."""
         if planned.folder not in self._known:
-            saved = self._saved(planned, self.folder / planned.folder)
-            if saved is None or saved["status"] != "done":
+            known = saved(planned, self.folder / planned.folder)
+            if known is None or known["status"] != "done":
                 return None
-            self._known[planned.folder] = saved
+            self._known[planned.folder] = known
             self.estimate.over(planned)
         return self._known[planned.folder]
 
@@ -122,12 +121,9 @@ class Trainings:
         if taken or self.stop.received is not None:
             return
         folder = self.folder / planned.folder
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / RESULT).unlink(missing_ok=True)
-        write_job(folder, planned.run, self.dataset.fingerprint)
+        prepare(planned, folder, self.dataset.fingerprint)
         part = self.estimate.part(planned, beside=len(self._running))
-        known = self.calibrated.get(planned.member)
-        self.launcher.start(Task(planned, folder, part, known and known["peak_bytes"]))
+        self.launcher.start(Task(planned, folder, part))
         self._running.add(planned.folder)
 
     def _note(self, one: Ended) -> None:
@@ -151,10 +147,18 @@ class Trainings:
         if result["status"] != "done":
             self.say(f"{planned.member}: failed: {result['error']}")
 
-    def _saved(self, planned: Job, folder: Path) -> Result | None:
-        """The saved result, if it is of this very job: it may have more steps to do by now."""
-        saved = read_result(folder)
-        if saved is None:
-            return None
-        done = read_job(folder)["run"]["training"]
-        return saved if done == from_json(to_json(to_dict(planned.run.training))) else None
+
+def prepare(planned: Job, folder: Path, fingerprint: str) -> None:
+    """Leave what a training is to do in its ``folder``; ``fingerprint`` is of the data."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / RESULT).unlink(missing_ok=True)
+    write_job(folder, planned.run, fingerprint)
+
+
+def saved(planned: Job, folder: Path) -> Result | None:
+    """The saved result, if it is of this very job: it may have more steps to do by now."""
+    result = read_result(folder)
+    if result is None:
+        return None
+    done = read_job(folder)["run"]["training"]
+    return result if done == from_json(to_json(to_dict(planned.run.training))) else None

@@ -26,7 +26,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
-from everyformer.datastores.texts import Texts, TokenizedText, Window, windows
+from everyformer.datastores.texts import Texts, Window, windows
 from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model, evaluating
 from everyformer.models.language import LanguageModel
@@ -93,7 +93,6 @@ def index_texts(
     *,
     tables: DataConfig | None = None,
     run: str = "",
-    append: bool = False,
     resume: bool = False,
     say: Callable[[str], None],
     should_stop: Callable[[], bool] = lambda: False,
@@ -102,7 +101,7 @@ def index_texts(
 
     Args:
         tables: which column of tables is read; None: the one that is called like a text.
-        append: to a finished store. resume: go on where an earlier call was stopped.
+        resume: go on where an earlier call was stopped.
         should_stop: asked between batches.
 
     Raises:
@@ -124,8 +123,6 @@ def index_texts(
         rows = texts.size if tokenizer.kind in ("bytes", "chars") else texts.size // 2
         if resume and is_unfinished(folder):
             writer = Writer.resume(folder, origin)
-        elif append:
-            writer = Writer.append(folder, origin, rows)
         else:
             writer = Writer.create(folder, origin, width, how.dtype, rows)
         needed = size(bytes_needed(rows, width, writer.record.dtype))
@@ -141,7 +138,7 @@ class Sized(Protocol):
     def size(self) -> int:
         """Bytes, or tokens, of all."""
 
-    def __iter__(self) -> Iterator[TokenizedText]: ...
+    def __iter__(self) -> Iterator[np.ndarray]: ...
 
 
 def written(
@@ -168,7 +165,6 @@ def written(
                     f"the store {writer.folder} was begun with another {name}: go on with the same "
                     f"--{same}, or remove the folder and begin anew"
                 )
-        document = writer.record.names[-1] if done else None
         everything = (w for text in texts for w in windows(text, how.context, how.stride))
         with tqdm(
             total=texts.size, unit="B", unit_scale=True, desc="indexing", disable=None
@@ -180,10 +176,7 @@ def written(
                     continue
                 keys = keys_of(model, batch, how.tap)
                 for window, of_window in zip(batch, keys, strict=True):
-                    if window.text.name != document:
-                        document = window.text.name
-                        writer.document(document)
-                    after = window.text.tokens[window.first + window.new + 1 : window.end + 1]
+                    after = window.text[window.first + window.new + 1 : window.end + 1]
                     writer.add(of_window[window.new :], after.astype(np.int64))
                 bar.update(fresh)
                 if (number + 1) % COMMIT == 0 or should_stop():

@@ -23,12 +23,12 @@ from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of
 from everyformer.datastores.reader import StoreReader, searched_by, with_store
 from everyformer.datastores.store.index import Index
-from everyformer.datastores.stretches import Stretches, indexed
-from everyformer.datastores.sweep import sweep
+from everyformer.datastores.stretches import Stretches
+from everyformer.datastores.tuning import likelihoods
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.retrieval import Grid, K, KnnOptions
+from everyformer.genes.retrieval import K, KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
-from everyformer.models.knn_lm import KnnLanguageModel
+from everyformer.models.knn_lm import KnnLanguageModel, best_weight, highest_weight, mixed
 from everyformer.models.language import LanguageModel
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.evaluate import evaluate, why_not_finite
@@ -60,7 +60,7 @@ def train_with(job: StoreJob) -> JobOutcome:
     if store is None:
         stopped = dataclasses.replace(result, evaluation=None, signal=signal)
         return job.outcome(stopped)
-    index = indexed(store, options.kind, searched_by(options), job.say)
+    index = Index(store, searched_by(options))
     held = dataclasses.replace(job.dataset, validation=tokens[len(tokens) - apart :], packed=False)
     chosen = _choose(model, index, held, how, options, job.say)
     reading = KnnLanguageModel(model, StoreReader(index), chosen, how.tap)
@@ -87,7 +87,9 @@ def open_model(
     folder: Path, model: LanguageModel, tokenizer: Tokenizer | None, say: Say
 ) -> KnnLanguageModel:
     """The model with its store."""
-    options = from_dict(KnnOptions, read_json(folder / READING, FORMAT)["reading"])
+    stored = read_json(folder / READING, FORMAT)["reading"]
+    stored.pop("exclude_self", None)  # of earlier versions
+    options = from_dict(KnnOptions, stored)
     return with_store(model, tokenizer, folder / STORE, options, say=say)
 
 
@@ -129,12 +131,18 @@ def _choose(
     held-out part of ``dataset``, read in overlapping windows, most likely."""
     k = min(options.k or K, len(index.store))
     temperatures = (options.temperature,) if options.temperature else TEMPERATURES
-    weights = () if options.weight is None else (options.weight,)
     chosen = KnnOptions(k, distance=options.distance)
     reading = KnnLanguageModel(model, StoreReader(index), chosen, how.tap)
     text = dataclasses.replace(dataset, length=how.context, stride=how.stride)
-    tried = sweep(reading, text, Grid((k,), temperatures, weights), batch=how.batch)
-    best = min((c for c in tried.cells if c.tuned == (not weights)), key=lambda cell: cell.loss)
-    if not weights and (ceiling := tried.at_most(best.weight)):
-        say(ceiling)
-    return dataclasses.replace(chosen, weight=best.weight, temperature=best.temperature)
+    of_model, of_neighbours = likelihoods(reading, text, (k,), temperatures, batch=how.batch)
+    tried = []
+    for temperature, known in zip(temperatures, of_neighbours[:, 0].unbind(-1), strict=True):
+        weight = best_weight(of_model, known) if options.weight is None else options.weight
+        tried.append((-float(mixed(of_model, known, weight).mean()), weight, temperature))
+    _, weight, temperature = min(tried, key=lambda one: one[0])
+    if options.weight is None and weight >= highest_weight(len(of_model)):
+        say(
+            f"lambda {weight:.9g} is the largest that {len(of_model):,} tokens can speak for, "
+            "n / (n + 1): a token that no neighbour has must stay possible"
+        )
+    return dataclasses.replace(chosen, weight=weight, temperature=temperature)

@@ -7,37 +7,28 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import ConfigError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import origin_of
-from everyformer.datastores.own import search_apart
-from everyformer.datastores.store.index import Index, open_index
-from everyformer.datastores.store.options import Distance, SearchOptions
+from everyformer.datastores.store.exact import Distance
+from everyformer.datastores.store.index import Index
 from everyformer.datastores.store.store import Store
-from everyformer.genes.retrieval import KnnOptions, MixtureOptions
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.base import Model
-from everyformer.models.knn_lm import KnnLanguageModel, Neighbours, Scored
+from everyformer.models.knn_lm import KnnLanguageModel, Neighbours
 from everyformer.models.language import LanguageModel
 
 
 class StoreReader:
-    """The `everyformer.models.knn_lm.Reader` of an index.
+    """The `everyformer.models.knn_lm.Reader` of an index."""
 
-    Args:
-        separator: the token that ends a document in texts of several.
-    """
+    def __init__(self, index: Index) -> None:
+        self.index = index
 
-    def __init__(self, index: Index, separator: int | None = None) -> None:
-        self.index, self.separator = index, separator
-
-    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
+    def read(self, queries: Tensor, k: int) -> Neighbours:
         """The nearest keys of ``queries`` (N, width), on their device."""
-        if scored is None:
-            hits = self.index.search(queries, k)
-        else:
-            hits = search_apart(self.index, queries, k, scored, self.separator)
+        hits = self.index.search(queries, k)
         values = torch.from_numpy(self.index.store.following(hits.rows)).long()
-        return Neighbours(*(t.to(queries.device) for t in (hits.distances, values, hits.rows)))
+        return Neighbours(*(t.to(queries.device) for t in (hits.distances, values)))
 
 
 def with_store(
@@ -45,17 +36,13 @@ def with_store(
     tokenizer: Tokenizer | None,
     folder: str | Path,
     options: KnnOptions,
-    index: SearchOptions | None = None,
     *,
     say: Callable[[str], None],
 ) -> KnnLanguageModel:
     """``model`` reading the store in ``folder``, which it has made itself.
 
-    An index of a kind that is named and kept is built where there is none yet.
-
     Raises:
         CheckpointError: the store is of another model or tokenizer.
-        ConfigError: the index is of another distance.
         UnsupportedError: the model is no language model.
     """
     made = Store.open(folder, verify=False).record.origin
@@ -64,20 +51,11 @@ def with_store(
     made.check(origin, Path(folder), taps=False)
     assert isinstance(model, LanguageModel)
     store = Store.open(folder, replace(origin, tap=made.tap))
-    distance = searched_by(options)
-    index = index or SearchOptions()
-    if index.distance not in (SearchOptions().distance, distance):
-        raise ConfigError(
-            f"neighbours are to be found by distance '{index.distance}', but read by "
-            f"'{options.distance}': say it once, by --knn.distance"
-        )
-    opened = open_index(store, replace(index, distance=distance), say=say)
-    separator = None if tokenizer is None else tokenizer.separator
-    say(f"{store.describe()}; {opened.describe()}")
-    options = options.resolved(len(store))
-    return KnnLanguageModel(model, StoreReader(opened, separator), options, made.tap)
+    say(store.describe())
+    index = Index(store, searched_by(options))
+    return KnnLanguageModel(model, StoreReader(index), options.resolved(len(store)), made.tap)
 
 
-def searched_by(options: MixtureOptions) -> Distance:
+def searched_by(options: KnnOptions) -> Distance:
     """Distance of the search; the root has the order of the squares."""
     return "cosine" if options.distance == "cosine" else "l2"

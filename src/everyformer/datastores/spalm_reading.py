@@ -17,7 +17,7 @@ from everyformer.core.state import StackState, State, state
 from everyformer.datastores.indexing import Indexing, new_keys
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.table import first_new, window_of
-from everyformer.datastores.texts import TokenizedText, Window
+from everyformer.datastores.texts import Window
 from everyformer.models.knn_lm import ReadingModel
 from everyformer.models.language import LanguageModel
 
@@ -101,8 +101,7 @@ class SpalmLanguageModel(ReadingModel):
             start = 0 if last is None else max(0, len(places) - last)
             for window, first, end in self._windows(seen + start, seen + len(places)):
                 shift = seen - before
-                text = TokenizedText("", history)
-                batch.append(Window(text, window - shift, first - window, end - shift))
+                batch.append(Window(history, window - shift, first - window, end - shift))
                 where += [(row, int(places[p - seen])) for p in range(first, end)]
         neighbours = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
         if not where:

@@ -21,7 +21,7 @@ from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of, option
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.store.store import Store
-from everyformer.datastores.stretches import Stretches, indexed
+from everyformer.datastores.stretches import Stretches
 from everyformer.datastores.table import PhraseTable
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
@@ -58,8 +58,8 @@ def train_with(job: StoreJob) -> JobOutcome:
         # stopped before its training began
         nothing = TrainResult(0, 0, 0.0, 0, 0.0, None, None, None, job.path, signal=signal)
         return job.outcome(nothing)
-    index = indexed(store, options.kind, "l2", job.say)
-    job.say(f"neighbours from {store.describe()}; {index.describe()}")
+    index = Index(store)
+    job.say(f"neighbours from {store.describe()}")
     dataset = _with_tables(job.dataset, frozen, index, how, options, texts)
     result = job.train(dataset)
     reading = SpalmLanguageModel(job.model, frozen, index, how, options.k)
@@ -70,8 +70,7 @@ def open_model(
     folder: Path, model: LanguageModel, tokenizer: Tokenizer | None, say: Say
 ) -> SpalmLanguageModel:
     """The model, which looks up neighbours of what it reads."""
-    options = options_of(model.config)
-    return SpalmLanguageModel(model, *_opened(folder, options, say), options.k)
+    return SpalmLanguageModel(model, *_opened(folder), options_of(model.config).k)
 
 
 def extra_inputs(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tensor]:
@@ -81,13 +80,12 @@ def extra_inputs(reading: SpalmLanguageModel, inputs: Tensor) -> dict[str, Tenso
 
 def open_data(folder: Path, config: ModelConfig, dataset: TextDataset, say: Say) -> TextDataset:
     """The data with tables of neighbours."""
-    options = options_of(config)
-    return _with_tables(dataset, *_opened(folder, options, say), options, None)
+    return _with_tables(dataset, *_opened(folder), options_of(config), None)
 
 
-def _opened(folder: Path, options: SpalmOptions, say: Say) -> tuple[LanguageModel, Index, Indexing]:
+def _opened(folder: Path) -> tuple[LanguageModel, Index, Indexing]:
     """The frozen model of a run, its store, and the windows in which that was read."""
-    index = indexed(Store.open(folder / STORE), options.kind, "l2", say)
+    index = Index(Store.open(folder / STORE))
     origin = index.store.record.origin
     return _open(folder), index, Indexing(origin.tap, origin.context, origin.stride)
 

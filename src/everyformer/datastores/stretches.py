@@ -1,6 +1,5 @@
 """The training text of a run as a store: stretches of it at equal distances, and their places."""
 
-import importlib.util
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -11,18 +10,12 @@ import numpy as np
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing, key_width, origin_of, written
-from everyformer.datastores.store.index import Index, open_index
-from everyformer.datastores.store.options import Distance, SearchOptions
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
-from everyformer.datastores.texts import TokenizedText
-from everyformer.genes.retrieval import Kind
 from everyformer.models.language import LanguageModel
 
 WINDOWS = 8
 """of a stretch, which overlap; the first of them has keys of short contexts"""
-LISTED = 20_000
-"""keys from which on lists save more than they cost to learn"""
 
 
 @dataclass(frozen=True)
@@ -62,12 +55,9 @@ class Stretches:
         """Tokens of all."""
         return len(self.starts) * self.length
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[np.ndarray]:
         for start in self.starts.tolist():
-            end = start + self.length
-            yield TokenizedText(
-                f"training text, tokens {start:,} to {end:,}", self.tokens[start : end + 1]
-            )
+            yield self.tokens[start : start + self.length + 1]
 
 
 def stored(
@@ -96,14 +86,3 @@ def stored(
         width = key_width(model, how.tap)
         writer = Writer.create(folder, origin, width, how.dtype, texts.size)
     return written(model, writer, texts, how, stamp, should_stop)
-
-
-def indexed(store: Store, kind: Kind, distance: Distance, say: Callable[[str], None]) -> Index:
-    """The index of a run's store, built and kept if it is not there.
-
-    A run asks it for every token that it reads, so "auto" takes lists of keys (ivf) where faiss is
-    installed and there are enough.
-    """
-    if kind == "auto":
-        kind = "ivf" if len(store) >= LISTED and importlib.util.find_spec("faiss") else "exact"
-    return open_index(store, SearchOptions(kind=kind, distance=distance), say=say)

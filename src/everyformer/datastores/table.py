@@ -14,7 +14,7 @@ from torch import Tensor
 
 from everyformer.datastores.indexing import new_keys
 from everyformer.datastores.store.index import Index
-from everyformer.datastores.texts import TokenizedText, Window, windows
+from everyformer.datastores.texts import Window, windows
 from everyformer.models.language import LanguageModel
 
 TOGETHER = 8
@@ -63,7 +63,7 @@ class PhraseTable:
 
     @cached_property
     def _windows(self) -> list[Window]:
-        return list(windows(TokenizedText("", self.tokens), self.context, self.stride))
+        return list(windows(self.tokens, self.context, self.stride))
 
     def _look_up(self, part: int) -> np.ndarray:
         """(n, k) of the new tokens of some windows."""
@@ -77,11 +77,10 @@ class PhraseTable:
         spare = 0 if self.own is None else 2 * self.near + 1
         fetched = min(self.k + spare, len(store))
         rows = self.index.search(queries, fetched).rows.numpy()
-        present = rows >= 0
+        present = np.ones_like(rows, dtype=bool)
         if self.own is not None:
             positions = first + np.arange(len(queries))
-            away = np.abs(self.own[rows.clip(0)] - positions[:, None])
-            present &= away > self.near
+            present = np.abs(self.own[rows] - positions[:, None]) > self.near
         order = np.argsort(~present, axis=1, kind="stable")[:, : self.k]
         rows, present = (np.take_along_axis(each, order, 1) for each in (rows, present))
         values = store.following(np.where(present, rows, -1))

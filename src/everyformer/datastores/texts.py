@@ -15,18 +15,11 @@ from everyformer.data.sources import Entry, Source
 from everyformer.data.tokenizers.base import Tokenizer
 
 
-class TokenizedText(NamedTuple):
-    """One document."""
-
-    name: str
-    tokens: np.ndarray
-    """(n,)"""
-
-
 class Window(NamedTuple):
     """Stretch of a text that a model reads at once, and its new part."""
 
-    text: TokenizedText
+    text: np.ndarray
+    """(n,) tokens"""
     first: int
     new: int
     """tokens of the window that an earlier one had too"""
@@ -35,7 +28,7 @@ class Window(NamedTuple):
     @property
     def inputs(self) -> np.ndarray:
         """The tokens; behind each another one follows in the text."""
-        return self.text.tokens[self.first : self.end]
+        return self.text[self.first : self.end]
 
 
 @dataclass(frozen=True)
@@ -84,28 +77,28 @@ class Texts:
         """Bytes of all."""
         return sum(map(self.source.size, self.entries))
 
-    def __iter__(self) -> Iterator[TokenizedText]:
+    def __iter__(self) -> Iterator[np.ndarray]:
+        """The tokens (n,) of each."""
         for entry in self.entries:
             if entry.name in self.tables.names:
-                for number, text in self.tables.texts(entry):
+                for _, text in self.tables.texts(entry):
                     if text:
-                        yield self._text(f"{entry.name}:{number}", [text.encode()])
+                        yield self._tokens([text.encode()])
             else:
-                chunks = checked(self.source, entry, self.tokenizer.kind != "bytes")
-                yield self._text(entry.name, chunks)
+                yield self._tokens(checked(self.source, entry, self.tokenizer.kind != "bytes"))
 
-    def _text(self, name: str, chunks: Iterable[bytes]) -> TokenizedText:
+    def _tokens(self, chunks: Iterable[bytes]) -> np.ndarray:
         encoder = StreamEncoder(self.tokenizer)
         parts = [encoder.feed(chunk) for chunk in chunks]
-        return TokenizedText(name, np.concatenate((*parts, encoder.feed(b"", final=True))))
+        return np.concatenate((*parts, encoder.feed(b"", final=True)))
 
 
-def windows(text: TokenizedText, context: int, stride: int) -> Iterator[Window]:
+def windows(text: np.ndarray, context: int, stride: int) -> Iterator[Window]:
     """A text in windows of ``context`` tokens, each ``stride`` on; none of a text of one token.
 
     Every token but the last, which nothing follows, is new in one window.
     """
-    count, seen, first = len(text.tokens) - 1, 0, 0
+    count, seen, first = len(text) - 1, 0, 0
     while seen < count:
         end = min(first + context, count)
         yield Window(text, first, seen - first, end)

@@ -27,14 +27,15 @@ from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.datastores.indexing import Indexing
 from everyformer.datastores.reader import StoreReader
 from everyformer.datastores.runs import train_run
-from everyformer.datastores.stretches import Stretches, indexed, stored
-from everyformer.datastores.sweep import Cell, Sweep, sweep
+from everyformer.datastores.store.index import Index
+from everyformer.datastores.stretches import Stretches, stored
+from everyformer.datastores.tuning import Likelihoods, likelihoods
 from everyformer.experiments.figures import panels, plot
 from everyformer.experiments.measures import model_for
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.retrieval import Grid, KnnOptions
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.models.build import create_model
-from everyformer.models.knn_lm import KnnLanguageModel
+from everyformer.models.knn_lm import KnnLanguageModel, best_weight, mixed
 from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.world import World
@@ -44,7 +45,9 @@ LENGTH = 128
 SIZES = (4_096, 16_384, 65_536, 262_144)
 """keys in a store"""
 KEYS = ("no store", *(f"{size:,} keys" for size in SIZES))
-GRID = Grid(k=(16, 256, 1024))
+NUMBERS, TEMPERATURES = (16, 256, 1024), (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+WEIGHTS = tuple(n / 20 for n in range(21))
+"""k, T and lambda that are tried"""
 WINDOWS = 96
 """held-out windows that are read to choose, and as many to score"""
 MARGIN = 0.05
@@ -78,16 +81,14 @@ def authors(study: Study) -> Outcome:
         for kind, (who, tokens) in kinds.items():
             for size, name in zip(SIZES, KEYS[1:], strict=True):
                 chosen, scored = read(model, who, tokens, size)
+                choice, of_weights = bits(chosen), bits(scored)
                 if size == SIZES[0]:
-                    study.keep(f"{kind}: no store", scored.plain["loss"] / math.log(2))
-                best = min((cell for cell in chosen.cells if not cell.tuned), key=lambda c: c.loss)
-                same = next(cell for cell in scored.cells if place(cell) == place(best))
-                study.keep(f"{kind}: {name}", same.loss / math.log(2))
-            tuned = chosen.tuned[0]
-            study.keep(f"{kind}: lambda", tuned.weight)
-            k_and_heat = (False, *place(tuned)[1:3])
-            line = [c.loss / math.log(2) for c in scored.cells if place(c)[:3] == k_and_heat]
-            by_weight[f"of {who}"].append(line[:-1])
+                    study.keep(f"{kind}: no store", float(of_weights[0, 0, 0]))
+                best = np.unravel_index(choice.argmin(), choice.shape)
+                study.keep(f"{kind}: {name}", float(of_weights[best]))
+            weight, k, heat = tuned(chosen)
+            study.keep(f"{kind}: lambda", weight)
+            by_weight[f"of {who}"].append(of_weights[:-1, k, heat].tolist())
         study.say(study.latest(".3f"))
     most = KEYS[-1]
     sentence = (
@@ -100,8 +101,7 @@ def authors(study: Study) -> Outcome:
     figure, [left, right] = panels(2, (8, 3))
     plot(left, curves, range(len(KEYS)), ("keys in the store", "bits per byte"))
     left.set_xticks(range(len(KEYS)), ["0", *(f"{size // 1024}k" for size in SIZES)])
-    weights = [n / 20 for n in range(20)]
-    plot(right, by_weight, weights, ("lambda", "bits per byte"), style="-")
+    plot(right, by_weight, WEIGHTS[:-1], ("lambda", "bits per byte"), style="-")
     losses, m = study.series("other: {}", KEYS), study.means()
     falls = all(later < earlier for earlier, later in itertools.pairwise(losses))
     inside = all(0 < w < 1 for kind in kinds for w in study.numbers[f"{kind}: lambda"])
@@ -142,7 +142,7 @@ def parts(name: str, text: np.ndarray) -> list[TextDataset]:
     ]  # fmt: skip
 
 
-def read(model: LanguageModel, who: str, text: np.ndarray, size: int) -> tuple[Sweep, Sweep]:
+def read(model: LanguageModel, who: str, text: np.ndarray, size: int) -> list[Likelihoods]:
     """All ways to read a store of so many keys of an author, on either half of the rest."""
     how = Indexing(context=LENGTH, stride=LENGTH // 2)
     choosing, scoring = parts(who, text)
@@ -151,16 +151,30 @@ def read(model: LanguageModel, who: str, text: np.ndarray, size: int) -> tuple[S
         path = Path(folder) / "store"
         store = stored(path, model, choosing.tokenizer, texts, how, who, lambda: False)
         assert store is not None
-        reader = StoreReader(indexed(store, "auto", "l2", lambda text: None))
-        reading = KnnLanguageModel(model, reader, KnnOptions(k=max(GRID.k)), how.tap)
-        grid = GRID.resolved(len(store), "squared")
-        chosen, scored = (sweep(reading, half, grid, limit=WINDOWS) for half in (choosing, scoring))
-    return chosen, scored
+        options = KnnOptions(k=max(NUMBERS))
+        reading = KnnLanguageModel(model, StoreReader(Index(store)), options, how.tap)
+        return [
+            likelihoods(reading, half, NUMBERS, TEMPERATURES, limit=WINDOWS)
+            for half in (choosing, scoring)
+        ]
 
 
-def place(cell: Cell) -> tuple[bool, int, float, float]:
-    """The way in which a cell reads the store: tuned or not, k, temperature, lambda."""
-    return cell.tuned, cell.k, cell.temperature, cell.weight
+def bits(known: Likelihoods) -> np.ndarray:
+    """Bits a token (lambda, k, T)."""
+    of_model = known.of_model[:, None, None].expand_as(known.of_neighbours)
+    each = [mixed(of_model, known.of_neighbours, weight).mean(0) for weight in WEIGHTS]
+    return -torch.stack(each).numpy() / math.log(2)
+
+
+def tuned(known: Likelihoods) -> tuple[float, int, int]:
+    """The best lambda, and the places of the k and the T that it belongs to."""
+    tried = []
+    for k, heat in np.ndindex(len(NUMBERS), len(TEMPERATURES)):
+        of_neighbours = known.of_neighbours[:, k, heat]
+        weight = best_weight(known.of_model, of_neighbours)
+        loss = -float(mixed(known.of_model, of_neighbours, weight).mean())
+        tried.append((loss, weight, k, heat))
+    return min(tried)[1:]
 
 
 NAMES, SYLLABLES, VALUES, FILLERS = 2048, 64, 32, 16

@@ -6,7 +6,7 @@
 
 f is what the feed-forward of the last layer reads, behind its norm (`ffn-input:-1`); keys are f of
 the contexts in the stored texts, values the tokens that came next. d is the squared distance, its
-root, or 1 - cos. Nothing is trained: texts are added to the store, or taken out of it.
+root, or 1 - cos. Nothing is trained.
 
 Cost: a search a token and O(k + V).
 
@@ -21,7 +21,6 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.chosen import gather_rows
-from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
@@ -38,29 +37,16 @@ class Neighbours(NamedTuple):
     """The neighbours of queries (N, width), nearest first."""
 
     distances: Tensor
-    """(N, k), inf where there are fewer: squared, or 1 - cos"""
+    """(N, k): squared, or 1 - cos"""
     values: Tensor
     """(N, k) int64, the tokens that followed them"""
-    rows: Tensor
-    """(N, k) int64, of the store; -1 where there are fewer"""
-
-
-class Scored(NamedTuple):
-    """Places of queries in a text that is scored, whose own rows are left out."""
-
-    windows: Tensor
-    """(B, L + 1) int64, tokens in order, -1 where there is none"""
-    row: Tensor
-    """(N,) the window of each query"""
-    place: Tensor
-    """(N,) its place there; the token that is predicted comes next"""
 
 
 class Reader(Protocol):
     """A store with its index, as `KnnLanguageModel` reads it."""
 
-    def read(self, queries: Tensor, k: int, scored: Scored | None = None) -> Neighbours:
-        """The nearest keys, without those of the text that is ``scored`` itself."""
+    def read(self, queries: Tensor, k: int) -> Neighbours:
+        """The nearest keys."""
 
 
 class LookedUp(NamedTuple):
@@ -118,9 +104,7 @@ class KnnLanguageModel(ReadingModel):
         """`LanguageModel.forward` with neighbours; where nothing is predicted the model alone."""
         if self.training or self.options.lambda_ == 0:
             return self.model(inputs, targets=targets, mask=mask, state=state, taps=taps, last=last)
-        out, real, result = self.look_up(
-            inputs, targets=targets, mask=mask, state=state, taps=taps, last=last
-        )
+        out, real, result = self.look_up(inputs, mask=mask, state=state, taps=taps, last=last)
         goals = targets
         if last is not None and targets is not None:
             goals = targets.gather(1, last_of(inputs, last, mask))
@@ -135,17 +119,12 @@ class KnnLanguageModel(ReadingModel):
         self,
         inputs: Tensor,
         *,
-        targets: Tensor | None = None,
         mask: Mask | None = None,
         state: StackState | None = None,
         taps: Sequence[str] = (),
         last: int | None = None,
     ) -> LookedUp:
-        """The model alone, and the neighbours of every token that is no padding.
-
-        Raises:
-            ConfigError: rows of the text itself are to be left out, but none is scored.
-        """
+        """The model alone, and the neighbours of every token that is no padding."""
         expected = taps if self.tap in taps else (*taps, self.tap)
         out = self.model(inputs, mask=mask, state=state, taps=expected, last=last)
         queries = out.taps[self.tap]
@@ -156,25 +135,8 @@ class KnnLanguageModel(ReadingModel):
             at = last_of(inputs, last, mask)
             queries = gather_rows(queries, at)
         predicted = real.gather(1, at)
-        query = queries[predicted].float(), self.options.k or K
-        if not self.options.exclude_self:
-            return LookedUp(out, predicted, self.reader.read(*query))
-        if targets is None:
-            raise ConfigError(
-                "'knn.exclude_self' leaves out the store's rows of a text that is scored, and none "
-                "is scored here: leave it out"
-            )
-        row = predicted.nonzero()[:, 0]
-        scored = Scored(_windows(inputs, targets, real), row, at[predicted])
-        return LookedUp(out, predicted, self.reader.read(*query, scored))
-
-
-def _windows(inputs: Tensor, targets: Tensor, real: Tensor) -> Tensor:
-    """(B, L + 1) what is read and what comes at its end; -1 for padding and what is not told."""
-    tokens = torch.nn.functional.pad(inputs.masked_fill(~real, -1), (0, 1), value=-1)
-    ends = real.long().mul(torch.arange(1, real.shape[1] + 1, device=real.device)).amax(1)
-    last = targets.gather(1, (ends - 1).clamp(min=0)[:, None]).clamp(min=-1)
-    return tokens.scatter(1, ends[:, None], last)
+        result = self.reader.read(queries[predicted].float(), self.options.k or K)
+        return LookedUp(out, predicted, result)
 
 
 def log_probabilities(logits: Tensor) -> Tensor:
@@ -191,8 +153,7 @@ def weights(distances: Tensor, options: KnnOptions) -> Tensor:
 def neighbour_probabilities(neighbours: Neighbours, vocabulary: int, options: KnnOptions) -> Tensor:
     """p_kNN (N, V)."""
     w = weights(neighbours.distances, options)
-    empty = w.new_zeros(len(w), vocabulary)
-    return empty.scatter_add(1, neighbours.values.masked_fill(neighbours.rows < 0, 0), w)
+    return w.new_zeros(len(w), vocabulary).scatter_add(1, neighbours.values, w)
 
 
 def mixed(of_model: Tensor, of_neighbours: Tensor, weight: float) -> Tensor:

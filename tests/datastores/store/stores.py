@@ -27,10 +27,9 @@ def rows(count: int, width: int = WIDTH, seed: int = 0) -> tuple[np.ndarray, np.
 
 
 def write(folder: Path, sizes: dict[str, int], dtype: str = "float32", width: int = WIDTH) -> Store:
-    """A store in one go; the rows of a document depend on its name alone."""
+    """A store in one go; the rows of a text depend on its name alone."""
     with Writer.create(folder, ORIGIN, width, dtype) as writer:
         for name, size in sizes.items():
-            writer.document(name)
             writer.add(*rows(size, width, seed=sum(name.encode())))
         writer.finish()
     return Store.open(folder, ORIGIN)

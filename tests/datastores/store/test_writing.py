@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import resource
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from datastores.store.stores import (
 )
 from everyformer.core.errors import (
     CheckpointError,
-    ConfigError,
     DataError,
     EveryformerError,
     ResourceError,
@@ -37,7 +35,7 @@ from everyformer.system.files import sweep
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 SIZES = {"a": 40, "b": 7, "c": 33}
-FEW, MORE = {"a": 9, "b": 5, "c": 7}, {"d": 9, "e": 11}
+FEW = {"a": 9, "b": 5, "c": 7}
 
 
 @pytest.fixture(autouse=True)
@@ -47,14 +45,12 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda handle: None)  # a kill leaves what the system holds
 
 
-def go_on(folder: Path, sizes: dict[str, int], append: bool = False) -> None:
-    """A producer: documents in pieces of four rows, a commit after every third piece."""
+def go_on(folder: Path, sizes: dict[str, int]) -> None:
+    """A producer: texts in pieces of four rows, a commit after every third piece."""
     if is_unfinished(folder):
         writer = Writer.resume(folder, ORIGIN)
     elif not is_finished(folder):
         writer = Writer.create(folder, ORIGIN, WIDTH, "float32")
-    elif append and not set(sizes) <= set(Store.open(folder).record.names):
-        writer = Writer.append(folder, ORIGIN)
     else:
         return
     with writer:
@@ -62,8 +58,6 @@ def go_on(folder: Path, sizes: dict[str, int], append: bool = False) -> None:
         pieces = [(name, n) for name, size in sizes.items() for n in range(0, size, 4)]
         for at, (name, n) in enumerate(pieces[done:], done):
             keys, values = rows(sizes[name], seed=sum(name.encode()))
-            if n == 0:
-                writer.document(name)
             writer.add(keys[n : n + 4], values[n : n + 4])
             if at % 3 == 2:
                 writer.commit(at + 1)
@@ -77,13 +71,11 @@ def safe(folder: Path) -> int:
     return max([*counts, *([Record.read_progress(rows)[0].count] if is_unfinished(folder) else [])])
 
 
-def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path], None]) -> int:
-    """Kill ``work`` on a copy of ``before`` at each of its changes of the disk, and ``look``."""
+def every_kill(work: Callable[[Path], None], parent: Path, look: Callable[[Path], None]) -> int:
+    """Kill ``work`` in a folder of its own at each of its changes of the disk, and ``look``."""
     at = 0
     while True:
-        folder = before.parent / f"killed-{at}"
-        if before.exists():
-            shutil.copytree(before, folder)
+        folder = parent / f"killed-{at}"
         if not killed_at(lambda folder=folder: work(folder), at):
             return at
         look(folder)
@@ -91,40 +83,23 @@ def every_kill(work: Callable[[Path], None], before: Path, look: Callable[[Path]
 
 
 @pytest.mark.full("seconds each", parts=3)
-@pytest.mark.parametrize("append", [False, True], ids=["create", "append"])
-def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(
-    tmp_path: Path, append: bool
-) -> None:
-    start, more = (FEW, MORE) if append else ({}, FEW)
-    write(tmp_path / "whole", {**start, **more})
-    if append:
-        write(tmp_path / "start", start)
-    kept = [sum(start.values())]
+def test_a_kill_at_any_change_of_the_disk_leaves_a_store_to_go_on_with(tmp_path: Path) -> None:
+    write(tmp_path / "whole", FEW)
+    kept = [0]
 
     def look(folder: Path) -> None:
         kept.append(safe(folder))
         assert kept == sorted(kept)  # a kill that comes later loses nothing
-        if append:
-            names = list(Store.open(folder, ORIGIN).record.names)
-            assert names in ([*FEW], [*FEW, *MORE])
-        go_on(folder, more, append)
+        go_on(folder, FEW)
         sweep(folder / "rows")
         assert content(folder) == content(tmp_path / "whole")
 
-    assert every_kill(lambda f: go_on(f, more, append), tmp_path / "start", look) > 20
-
-
-def test_addition_is_the_store_written_in_one_go(tmp_path: Path) -> None:
-    write(tmp_path / "all", {**SIZES, **MORE})
-    write(tmp_path / "part", SIZES)
-    go_on(tmp_path / "part", MORE, append=True)
-    assert content(tmp_path / "part") == content(tmp_path / "all")
+    assert every_kill(lambda f: go_on(f, FEW), tmp_path, look) > 20
 
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Writer:
     writer = Writer.create(tmp_path, ORIGIN, 2)
-    writer.document("poem.txt")
     writer.add(np.zeros((1, 2)), np.zeros(1, int))
     return writer
 
@@ -147,23 +122,15 @@ NAN, INF = float("nan"), float("inf")
         ([[0, 1]], [1], ShapeError, r"floats of shape \(n, 2\), not int64"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_with_their_document(
+def test_rows_that_do_not_fit_are_refused_with_their_place(
     opened: Writer, keys: list, values: list, error: type[EveryformerError], told: str
 ) -> None:
     with opened as writer:
         for as_given in (torch.tensor, lambda v: torch.tensor(v).numpy()):
-            with pytest.raises(error, match=f"document 'poem.txt': .*{told}"):
+            with pytest.raises(error, match=f"behind row 1: .*{told}"):
                 writer.add(as_given(keys), as_given(values))
         writer.finish()
     assert len(Store.open(opened.folder)) == 1
-
-
-def test_rows_without_a_document_are_refused(tmp_path: Path) -> None:
-    with (
-        Writer.create(tmp_path, ORIGIN, 2) as writer,
-        pytest.raises(ConfigError, match="begin one before rows are added"),
-    ):
-        writer.add(np.zeros((1, 2)), np.zeros(1, int))
 
 
 def test_a_cursor_comes_back_as_it_was_given(opened: Writer) -> None:
@@ -174,17 +141,8 @@ def test_a_cursor_comes_back_as_it_was_given(opened: Writer) -> None:
     with Writer.resume(opened.folder, ORIGIN) as again:
         assert again.cursor == cursor
         assert again.count == 1
-        again.add(np.ones((1, 2)), np.ones(1, int))  # to the document that was open
-        assert again.record.rows == (2,)
-
-
-def test_a_name_is_given_once(tmp_path: Path) -> None:
-    write(tmp_path, SIZES)
-    with Writer.append(tmp_path, ORIGIN) as writer:
-        writer.document("new")
-        for name in ("a", "new"):
-            with pytest.raises(DataError, match=f"holds a document '{name}' already: leave"):
-                writer.document(name)
+        again.add(np.ones((1, 2)), np.ones(1, int))
+        assert again.record.count == 2
 
 
 def test_a_second_writer_is_refused(opened: Writer) -> None:
@@ -192,7 +150,6 @@ def test_a_second_writer_is_refused(opened: Writer) -> None:
     for attempt in (
         lambda: Writer.create(folder, ORIGIN, 2),
         lambda: Writer.resume(folder, ORIGIN),
-        lambda: Writer.append(folder, ORIGIN),
     ):
 
         def other(attempt: Callable[[], object] = attempt) -> None:
@@ -200,37 +157,23 @@ def test_a_second_writer_is_refused(opened: Writer) -> None:
                 attempt()
 
         assert ended(forked(other)) == 0
-    opened.finish()
-    with Writer.append(folder, ORIGIN) as writer:
-        writer.document("more")
-        writer.add(np.zeros((1, 2)), np.zeros(1, int))
-        writer.commit(1)
-        assert len(Store.open(folder)) == 1  # a reader sees what was finished
+    opened.close()
 
 
 @pytest.mark.parametrize("changed", [{"model": "x"}, {"tap": "x"}, {"context": 1}, {"stride": 1}])
 def test_rows_of_another_origin_are_not_added(tmp_path: Path, changed: dict) -> None:
-    other = dataclasses.replace(ORIGIN, **changed)
-    write(tmp_path / "done", SIZES)
-    with Writer.create(tmp_path / "begun", ORIGIN, 2) as writer:
-        writer.document("a")
+    with Writer.create(tmp_path, ORIGIN, 2) as writer:
         writer.add(np.zeros((1, 2)), np.zeros(1, int))
         writer.commit(1)
-    for begin, name in ((Writer.append, "done"), (Writer.resume, "begun")):
-        with pytest.raises(CheckpointError, match=f"another {next(iter(changed))}"):
-            begin(tmp_path / name, other)
-        begin(tmp_path / name, ORIGIN).close()
+    with pytest.raises(CheckpointError, match=f"another {next(iter(changed))}"):
+        Writer.resume(tmp_path, dataclasses.replace(ORIGIN, **changed))
+    Writer.resume(tmp_path, ORIGIN).close()
 
 
 def test_what_cannot_be_begun_says_so(tmp_path: Path) -> None:
     write(tmp_path / "done", SIZES)
     with Writer.create(tmp_path / "begun", ORIGIN, 2) as writer:
-        writer.document("a")
         writer.add(np.zeros((1, 2)), np.zeros(1, int))
-        writer.commit(1)
-    with Writer.append(tmp_path / "done", ORIGIN) as writer:
-        writer.document("new")
-        writer.add(np.zeros((1, WIDTH)), np.zeros(1, int))
         writer.commit(1)
     (tmp_path / "file").write_text("")
     for work, told in (
@@ -239,16 +182,12 @@ def test_what_cannot_be_begun_says_so(tmp_path: Path) -> None:
         (lambda: Writer.create(tmp_path / "file", ORIGIN, 2), "is a file"),
         (lambda: Writer.create(tmp_path / "n", ORIGIN, 0), "must be at least 1, not 0"),
         (lambda: Writer.create(tmp_path / "n", ORIGIN, 2, "int8"), "float16 or float32, not as"),
-        (lambda: Writer.append(tmp_path / "begun", ORIGIN), "not finished: 1 rows are in it"),
         (lambda: Store.open(tmp_path / "begun"), "not finished: 1 rows are in it"),
-        (lambda: Writer.append(tmp_path / "done", ORIGIN), "was begun and not finished"),
-        (lambda: Writer.append(tmp_path / "none", ORIGIN), "there is no store in"),
         (lambda: Writer.resume(tmp_path / "none", ORIGIN), "there is no store in"),
     ):
         with pytest.raises(EveryformerError, match=told):
             work()
     assert not (tmp_path / "none").exists()
-    Writer.resume(tmp_path / "done", ORIGIN).finish()
     with pytest.raises(DataError, match="is finished: there is nothing to go on with"):
         Writer.resume(tmp_path / "done", ORIGIN)
 
@@ -264,7 +203,6 @@ def test_a_store_without_rows_is_not_finished(tmp_path: Path) -> None:
 
 def test_a_store_that_was_cut_is_not_gone_on_with(tmp_path: Path) -> None:
     with Writer.create(tmp_path, ORIGIN, 2) as writer:
-        writer.document("a")
         writer.add(np.zeros((9, 2)), np.zeros(9, int))
         writer.commit(1)
     os.truncate(tmp_path / "rows" / "keys.bin", 10)
@@ -284,19 +222,7 @@ def full_disk(work: Callable[[], object], most: int) -> None:
 
 
 @pytest.mark.parametrize("most", [100, 1500, 2500])
-def test_a_full_disk_leaves_the_store_as_it_was(tmp_path: Path, most: int) -> None:
-    write(tmp_path / "store", SIZES)
-    before = content(tmp_path / "store")
-
-    def adds() -> None:
-        with Writer.append(tmp_path / "store", ORIGIN) as writer:
-            writer.document("new")
-            for _ in range(50):
-                writer.add(*rows(10))
-            writer.finish()
-
-    full_disk(adds, most)
-    assert content(tmp_path / "store") == before
+def test_a_full_disk_leaves_a_store_to_go_on_with(tmp_path: Path, most: int) -> None:
     full_disk(lambda: go_on(tmp_path / "new", {"long": 400}), most)
     go_on(tmp_path / "new", {"long": 400})
     write(tmp_path / "whole", {"long": 400})
@@ -307,8 +233,3 @@ def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(ResourceError, match=r"a store of 1,0.* needs [\d.,]+ TiB .* are free"):
         Writer.create(tmp_path / "new", ORIGIN, 1024, rows=10**12)
     assert not (tmp_path / "new").exists()
-    write(tmp_path / "done", SIZES)
-    before = content(tmp_path / "done")
-    with pytest.raises(ResourceError, match=r"adding 100,.* needs [\d.,]+ TiB"):
-        Writer.append(tmp_path / "done", ORIGIN, rows=10**14)
-    assert content(tmp_path / "done") == before

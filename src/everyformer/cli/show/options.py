@@ -1,6 +1,6 @@
 """The options of `everyformer show`, where its pictures go, and how each is told."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -9,8 +9,6 @@ import tyro
 from everyformer.cli.console import emit
 from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
-from everyformer.datastores.store.options import SearchOptions
-from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.files import expanded
 
 Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]
@@ -25,8 +23,8 @@ class ShowOptions(VerbOptions):
     see what it starts from"""
     what: tyro.conf.Positional[str] = "all"
     """one picture: weights, masks, encodings, ..., of classifiers confusion and calibration (a name
-    that there is not lists all that the model knows), or all that applies; or neighbours, a page
-    about a text that is read with a datastore; certificate, what a calibration has found;
+    that there is not lists all that the model knows), or all that applies; or certificate, what a
+    calibration has found;
     pareto, loss against layers as a search of thresholds (eval --search-exits) has found;
     curves, how trainings went, of several seeds (--others) their mean; of a comparison all is its
     figures (quality, cost-training, ...), table its table, page its page, and any other name a
@@ -45,17 +43,8 @@ class ShowOptions(VerbOptions):
     text: str | None = None
     """what the model reads (default: a piece of the run's validation data; a saved model reads
     random tokens)"""
-    data: str | None = None
-    """neighbours: a file whose beginning is read instead of --text"""
-    store: str | None = None
-    """neighbours: folder of the datastore (`everyformer index`)"""
-    knn: KnnOptions = field(default_factory=KnnOptions)
-    """how it is read"""
-    nearest: SearchOptions = field(default_factory=SearchOptions)
-    """how neighbours are found"""
     length: Annotated[int, Bounds(1, 65536)] | None = None
-    """tokens read, or positions drawn (default: 64 tokens, 256 of neighbours, 32 positions, 16
-    in masks)"""
+    """tokens read, or positions drawn (default: 64 tokens, 32 positions, 16 in masks)"""
     json: bool = False
     """machine output"""
 

@@ -15,7 +15,6 @@ from everyformer.cli.show.comparison import (
 )
 from everyformer.cli.show.curves import CURVES, draw_curves
 from everyformer.cli.show.inside import draw_inside
-from everyformer.cli.show.neighbours import NEIGHBOURS, draw_neighbours
 from everyformer.cli.show.options import Format, ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
 from everyformer.core.errors import Spelled
@@ -41,9 +40,6 @@ PICTURES: dict[str, ShownPicture] = {
     PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
-    NEIGHBOURS: ShownPicture(
-        draw_neighbours, frozenset({"text", "data", "length", "store", "knn", "nearest"})
-    ),
 }
 
 

@@ -27,14 +27,6 @@ class BenchOptions(Setting):
     write: tuple[Count, ...] = ()
     """tokens of a text that a whole model of 4 layers writes greedily (peers of gpt: generate of
     transformers with its usual cache and a static one, and llama.cpp, extra `llama`)"""
-    search: tuple[Count, ...] = ()
-    """keys among which what a member looks up is searched: the datastore of knn-lm and spalm
-    exactly (peer: a flat index of faiss, extra `knn`), the memory of memorizing for each head
-    (peer: torch.topk of one dense product)"""
-    queries: tuple[Count, ...] = (1, 1024)
-    """queries that are searched for at once"""
-    neighbours: tuple[Count, ...] = (32,)
-    """k, neighbours of a query that are searched for"""
     shares: tuple[Part, ...] = ()
     """shares that adaptive computation leaves, at every length instead of whole calls, each beside
     all of it: steps that tokens take on average in a training step of universal, spans of the
@@ -52,7 +44,7 @@ class BenchOptions(Setting):
     about="Time, memory and FLOPs of one layer against length, a fresh process for each point.",
     examples=(
         "everyformer bench aft-simple attention --lengths 1024 4096 --decode 1024 65536 --peers",
-        "everyformer bench knn-lm memorizing --lengths --search 100000 --queries 1 1024 --peers",
+        "everyformer bench gpt --lengths --write 256 --peers",
     ),
     default=BenchOptions(),
     names=[member.name for member in list_members()],
@@ -65,7 +57,7 @@ def run(options: BenchOptions) -> int:
 
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []
-    fields = {"decode", "write", "search", "queries", "neighbours", "shares", "peers", "compile"}
+    fields = {"decode", "write", "shares", "peers", "compile"}
     for point in bench(
         options.members,
         options.lengths,
@@ -85,8 +77,6 @@ def run(options: BenchOptions) -> int:
 
 def _work(point: Point) -> str:
     """The work in words."""
-    if point.work == "search":
-        return f"search {point.queries:,} x {point.neighbours:,}"
     return f"share {point.share:g}" if point.work == "share" else point.work
 
 
@@ -157,8 +147,6 @@ def render(points: list[Point]) -> str:
             "limit: the larger of bytes read / bandwidth measured in the same process, and 2 us "
             "for each operation that is no view; (times the limit)"
         )
-    if any(p.work == "search" for p in points):
-        lines.append("search: queries x neighbours of each, among so many keys as the length says")
     for name in dict.fromkeys(p.member for p in points):
         start = crossover(points, name)
         if start is not None:

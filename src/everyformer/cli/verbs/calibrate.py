@@ -255,8 +255,7 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
         say(f"prompts are drawn of {dataset.name}: {dataset.split}")
         texts = [np.asarray(dataset.validation)]
     else:
-        read = Texts(open_source(options.data.source), tokenizer, options.data)
-        texts = [text.tokens for text in read]
+        texts = list(Texts(open_source(options.data.source), tokenizer, options.data))
     if not options.lines:
         return texts
     whole = [tokenizer.decode(text.tolist()).splitlines() for text in texts]

@@ -12,10 +12,12 @@ from everyformer.cli.parsing import Line, say, take
 from everyformer.comparison.config import CompareConfig
 from everyformer.core import plugins as own
 from everyformer.core.config import part_of
+from everyformer.core.errors import ConfigError
 from everyformer.family import info, names
 from everyformer.laws.names import is_target
 from everyformer.report.terminal import render
 from everyformer.system.files import expanded
+from everyformer.training.config import TrainingConfig
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,12 @@ class CompareOptions(CompareConfig):
 
     members: tyro.conf.Positional[tuple[str, ...]] = ("attention", "aft-local", "gmlp")
     """members to compare (`everyformer list`)"""
+    only: str | None = None
+    """train this one of the members alone, with --seed (of a comparison in --out any of its seeds;
+    else they begin with 0), as a job of any scheduler that shares --out, and no more"""
+    collect: bool = False
+    """train nothing: table and page of the trainings that jobs have left in --out, and which are
+    missing"""
     json: bool = False
     """machine output on stdout"""
 
@@ -47,7 +55,10 @@ def run(words: Sequence[str]) -> int:
     from everyformer.report.comparison import write_report
 
     config = part_of(CompareConfig, options)
+    config = dataclasses.replace(config, resume=config.resume or options.collect)
     command = _command(words, config)
+    if options.only is not None or options.collect:
+        return _scheduled(options, config, command)
     again = own.command(f"compare --resume --out {shlex.quote(config.out)}")
     hint = f"stopped; go on with: {again}"
     try:
@@ -70,11 +81,39 @@ def run(words: Sequence[str]) -> int:
     return 1 if any(row["status"] != "done" for row in done.rows) else 0
 
 
+def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> int:
+    """One training of a comparison, or what its jobs have left."""
+    from everyformer.comparison.folder import recorded_options
+    from everyformer.comparison.scheduled import collect_trained, train_one
+    from everyformer.report.comparison import write_report
+
+    if options.collect:
+        if options.only is not None or options.overwrite:
+            raise ConfigError("--collect trains nothing: leave out --only and --overwrite")
+        done, missing = collect_trained(config, write_report, say=say, command=command)
+        if options.json:
+            emit(done.results)
+        else:
+            print(render(done.results))
+            print(f"\nreport  {done.folder}/report.html")
+        return 1 if missing or any(row["status"] != "done" for row in done.rows) else 0
+    assert options.only is not None
+    if options.overwrite:
+        raise ConfigError("other jobs share the folder: leave out --overwrite")
+    known = recorded_options(expanded(config.out))
+    first = TrainingConfig.seed if known is None else known["training"]["seed"]
+    training = dataclasses.replace(config.training, seed=first)
+    plan = dataclasses.replace(config, training=training, resume=known is not None)
+    return train_one(plan, options.only, config.training.seed, say=say, command=command)
+
+
 def _command(words: Sequence[str], config: CompareConfig) -> str:
     """Command that repeats the whole: the words that began it, then those of now."""
     from everyformer.comparison.folder import first_command
 
-    rest = [word for word in words if word not in ("--resume", "--overwrite")]
+    rest = [word for word in words if word not in ("--resume", "--overwrite", "--collect")]
+    only, rest = take(rest, "--only")
+    rest = rest if only is None else take(rest, "--seed")[1]
     before = first_command(expanded(config.out)) if config.resume else None
     if before is None:
         return own.command(shlex.join(["compare", *rest]))
@@ -89,7 +128,7 @@ def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     Raises:
         CheckpointError: there is none, and no member is named to begin one with.
     """
-    if "--resume" not in line.words or line.helps:
+    if not {"--resume", "--collect"} & {*line.words} or line.helps:
         return None
     from everyformer.comparison.folder import begun
 

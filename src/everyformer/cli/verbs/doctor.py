@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from everyformer.cli.console import emit, facts, table
+from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
@@ -40,7 +40,7 @@ EXTRAS: dict[str, str] = {
     "data": "parquet files and data sets of the hub",
     "hf": "checkpoints of transformers, in and out",
     "export": "ONNX files",
-    "knn": "approximate neighbours in large datastores",
+    "knn": "faster search in large datastores",
     "rl": "recorded episodes of Minari",
     "log": "curves in TensorBoard",
     "llama": "llama.cpp, to write beside",
@@ -62,13 +62,6 @@ class DoctorOptions(Options):
     """show how this member's mixer is computed here, instead of what is installed"""
     length: Count = 2048
     """tokens of the text that a member is shown on"""
-    cluster: bool = False
-    """what the processes that torchrun has started see of each other, and how a language model of
-    the member is best split over them"""
-    width: Count = 1024
-    """of that model"""
-    layers: Count = 24
-    """of that model"""
     json: bool = False
     """machine output"""
 
@@ -80,8 +73,6 @@ class DoctorOptions(Options):
 )
 def run(options: DoctorOptions) -> int:
     """Print versions, devices and extras, or the ways a member's calls take."""
-    if options.cluster:
-        return _cluster(options)
     if options.member is not None:
         return _ways(options.member, options.length, options.json)
     report = examine()
@@ -102,22 +93,6 @@ def run(options: DoctorOptions) -> int:
     extras = [tuple(row.values()) for row in report["extras"]]
     print("\n" + table(("extra", "for", "is here", "get it by"), extras))
     return 0 if all(known for _, known, why in report["packages"] if why == "core") else 1
-
-
-def _cluster(options: DoctorOptions) -> int:
-    from everyformer.cli.cluster import examine as examine_cluster
-    from everyformer.core.devices import pick_device
-
-    speed = max(speeds(pick_device("auto")).values())
-    found = examine_cluster(options.member, options.width, options.layers, options.length, speed)
-    if options.json:
-        emit(found)
-        return 0
-    print(facts(found["cluster"]))
-    if "ways" in found:
-        model, way = found["ways"].values()
-        print("\n" + facts({"model": model, "weights": f"{way.parallel}: {way.why}"}))
-    return 0
 
 
 def _ways(member: str, length: int, machine: bool) -> int:

@@ -15,7 +15,6 @@ from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.parsing import Line, say
-from everyformer.cli.sweep import check_sweep, sweep_store
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
@@ -35,8 +34,6 @@ FIGURES = (".png", ".svg")
 """what figures are written as"""
 CHANGED = "no measure of what the run can do: what is held out now may have been learned"
 """worth of an evaluation on data that are not any more what the run was trained on"""
-LOOKED_AT = 8
-"""windows of a text that are looked for in the store"""
 OWN_DATA = "what the run was trained on"
 """stands for the source in help that is about no run in particular"""
 
@@ -59,7 +56,6 @@ def run(words: Sequence[str]) -> int:
     if options.each is not None:
         options = _in_turn(options)
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
-    check_sweep(options, windowed)
     from everyformer.cli.threads import choose_threads
     from everyformer.cli.trained import open_run
     from everyformer.comparison.summary import NOT_WRITING
@@ -79,11 +75,10 @@ def run(words: Sequence[str]) -> int:
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
     changed = trained.changed(options.data, dataset)
-    model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    model = trained.reading(options.average, options.store, options.knn)
     step = _step(trained, options.average)
     if options.search_exits is None:
         settle_exits(trained, model, options.exits, dataset.fingerprint)
-    warn_of_own_rows(model, dataset)
     if options.memory.slots is not None:
         set_memory(model, options.memory.slots)
     if leak := leak_of(model, dataset.length):
@@ -92,13 +87,11 @@ def run(words: Sequence[str]) -> int:
     rules["precision"] = options.precision
     if options.search_exits is not None:
         return search_exits(trained, model, dataset, options, rules)
-    if options.sweep:
-        return sweep_store(trained, model, dataset, options, rules)
     if options.lengths:
         return _lengths(trained, model, options, default, rules)
     if options.out is not None and not windowed:
         raise ConfigError(
-            "--out is of --each, or of the picture of --lengths, --mode or --sweep: leave it out"
+            "--out is of --each, or of the picture of --lengths or --mode: leave it out"
         )
     many = options.sequences is None or options.sequences > 2 * options.batch
     if many and not TASKS[trained.task].acts:
@@ -138,11 +131,11 @@ def run(words: Sequence[str]) -> int:
 def _in_turn(options: EvalOptions) -> EvalOptions:
     """The options for lines, with windows that slide if nothing else is said; options by which not
     every token is scored once, in order, are refused."""
-    several = options.lengths or options.sweep or options.search_exits is not None
+    several = options.lengths or options.search_exits is not None
     if several or options.sequences is not None or options.streams > 1:
         raise ConfigError(
             "--each reads the whole text once, in order: leave out --sequences, --streams, "
-            "--lengths, --sweep and --search-exits"
+            "--lengths and --search-exits"
         )
     return dataclasses.replace(options, mode=options.mode or "sliding")
 
@@ -187,29 +180,6 @@ def _step(trained: TrainedRun, average: int | None) -> int | None:
     if step is not None:
         say(f"the weights of step {step:,} are measured")
     return step
-
-
-def warn_of_own_rows(model: Any, dataset: Dataset) -> None:
-    """Say so if a few windows of the text stand in the store that the model reads, itself."""
-    import numpy as np
-
-    from everyformer.data.text import TextDataset
-    from everyformer.datastores.own import standing_in
-    from everyformer.datastores.reader import StoreReader
-    from everyformer.models.knn_lm import KnnLanguageModel
-
-    if not isinstance(model, KnnLanguageModel) or not isinstance(dataset, TextDataset):
-        return
-    if model.options.exclude_self or not isinstance(model.reader, StoreReader):
-        return
-    starts, _ = dataset.window_starts(LOOKED_AT)
-    windows = dataset.validation[starts[:, None] + np.arange(dataset.length + 1)].astype(np.int64)
-    inside = standing_in(model.reader.index.store, windows, model.reader.separator)
-    if inside:
-        say(
-            f"{inside} of {len(windows)} windows that were looked at stand in the store itself, so "
-            "what comes next is found there: --knn.exclude-self leaves a text's own rows out"
-        )
 
 
 def set_memory(model: Model, slots: int) -> None:

@@ -74,7 +74,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     from everyformer.generation.sampling import initial_state
     from everyformer.generation.state_file import load_state
 
-    model = trained.reading(options.average, options.store, options.knn, options.nearest)
+    model = trained.reading(options.average, options.store, options.knn)
     length = math.inf if options.tokens is None else options.tokens
     likeliest = options.sampling.temperature == 0
     settle_exits(trained, model, options.exits, tokens=length, likeliest=likeliest)

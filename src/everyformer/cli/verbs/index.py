@@ -32,8 +32,6 @@ class IndexOptions(TrainedOptions):
     """what is read"""
     out: str = "store"
     """folder of the store"""
-    append: bool = False
-    """add to the store that is there"""
     resume: bool = False
     """go on with one that was not finished"""
     key: Literal["ffn-input", "attention-output", "hidden"] = "ffn-input"
@@ -58,11 +56,11 @@ class IndexOptions(TrainedOptions):
     about="Read texts into a datastore that the model then reads (eval, generate: --store).",
     examples=(
         "everyformer index runs/rope --data books/ --out runs/rope/store",
-        "everyformer index runs/rope --data more/ --out runs/rope/store --append",
+        "everyformer index runs/gpt2 --data books/ --key hidden --layer 6",
     ),
 )
 def run(options: IndexOptions) -> int:
-    """Make or extend a store."""
+    """Make a store."""
     if options.data.source is None:
         raise ConfigError("say which texts are to be read: --data FOLDER")
     from everyformer.cli.trained import open_run
@@ -87,7 +85,6 @@ def run(options: IndexOptions) -> int:
             how,
             tables=DataConfig(text_column=options.data.text_column, header=options.data.header),
             run=str(trained.path),
-            append=options.append,
             resume=options.resume,
             say=say,
             should_stop=lambda: stop.received is not None,
@@ -100,8 +97,7 @@ def run(options: IndexOptions) -> int:
 
 def _summarised(store: Store, options: IndexOptions) -> int:
     if options.json:
-        emit({"store": str(store.folder), "keys": len(store), "width": store.width,
-              "documents": [document._asdict() for document in store.documents]})  # fmt: skip
+        emit({"store": str(store.folder), "keys": len(store), "width": store.width})
         return 0
     print(f"{store.folder}: {store.describe()}")
     words = f"eval {options.run} --store {options.out}"

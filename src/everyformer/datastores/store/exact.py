@@ -6,18 +6,18 @@ themselves. Rounding grows with the squares of norms: of keys whose norms are ab
 their distances a neighbour may be missed.
 """
 
-import math
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from everyformer.core.dispatch import take
 from everyformer.core.errors import MissingExtraError
-from everyformer.datastores.store.options import Distance
 from everyformer.engines.content.best import largest
 from everyformer.system.extras import extra_module
+
+Distance = Literal["l2", "cosine"]
 
 BLOCK = 1 << 14
 """keys that are read at a time"""
@@ -31,9 +31,9 @@ class Hits(NamedTuple):
     """The nearest keys of every query, nearest first."""
 
     distances: Tensor
-    """(N, k) float32: squared Euclidean, or 1 - cos; inf where too few were found"""
+    """(N, k) float32: squared Euclidean, or 1 - cos"""
     rows: Tensor
-    """(N, k) int64 of the store; -1 where too few were found"""
+    """(N, k) int64 of the store"""
 
 
 class ExactSearch:
@@ -43,7 +43,7 @@ class ExactSearch:
         self._keys, self._distance = keys, distance
         self._faiss, self._why = None, ""
         try:
-            self._faiss = faiss_for("exact")
+            self._faiss = extra_module("faiss", "knn", "searching a datastore", package="faiss-cpu")
         except MissingExtraError as error:
             self._why = f"not faiss: {error}"
 
@@ -86,7 +86,7 @@ class ExactSearch:
 
 
 def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distance) -> Hits:
-    """The ``k`` nearest of the keys at ``rows`` (N, F), of which -1 is none.
+    """The ``k`` nearest of the keys at ``rows`` (N, F), F >= k.
 
     Differences are taken before they are squared, so that near keys far from the origin keep their
     distances; 1 - cos is half the square between unit vectors.
@@ -96,17 +96,12 @@ def ranked(keys: Tensor, queries: Tensor, rows: Tensor, k: int, distance: Distan
     step = max(1, GATHERED // max(1, rows.shape[1] * keys.shape[1]))
     parts = zip(queries.split(step), rows.split(step), strict=True)
     distances = torch.cat([_distances(keys, *part, distance) for part in parts])
-    best = distances.masked_fill(rows < 0, math.inf).sort(dim=-1, stable=True)
-    nearest = rows.gather(-1, best.indices)[:, :k]
-    missing = (0, k - nearest.shape[1])
-    return Hits(
-        torch.nn.functional.pad(best.values[:, :k].float(), missing, value=math.inf),
-        torch.nn.functional.pad(nearest, missing, value=-1),
-    )
+    best = distances.sort(dim=-1, stable=True)
+    return Hits(best.values[:, :k].float(), rows.gather(-1, best.indices)[:, :k])
 
 
 def _distances(keys: Tensor, queries: Tensor, rows: Tensor, distance: Distance) -> Tensor:
-    gathered = keys.index_select(0, rows.clamp(min=0).flatten())
+    gathered = keys.index_select(0, rows.flatten())
     gathered = gathered.float().view(*rows.shape, keys.shape[1])
     if distance == "l2":
         return torch.linalg.vector_norm(gathered.sub_(queries[:, None]), dim=-1).square_()
@@ -132,12 +127,3 @@ def compared(keys: Tensor, distance: Distance) -> Tensor:
     """Keys or queries as their products are taken: in float32, of cosines as unit vectors."""
     vectors = keys.float()
     return (normalised(vectors)[0] if distance == "cosine" else vectors).contiguous()
-
-
-def faiss_for(kind: str) -> Any:
-    """The package faiss.
-
-    Raises:
-        MissingExtraError: it is not installed.
-    """
-    return extra_module("faiss", "knn", f"searching with '{kind}'", package="faiss-cpu")

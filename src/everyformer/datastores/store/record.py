@@ -1,23 +1,19 @@
-"""The record of a store: the origin of its keys, its documents, the checksums of its rows.
+"""The record of a store: the origin of its keys, and the checksums of its rows.
 
-    STORE/.lock                  held by the process that writes
-    STORE/rows/store.json        the record, sealed; there is none before the store is finished
-    STORE/rows/keys.bin          (count, width) float16 or float32, row major, little endian
-    STORE/rows/values.bin        (count,) int32
-    STORE/rows/progress.json     while rows are added: the record so far, and the writer's cursor
-    STORE/rows/index/            a search index, bound to the rows (`store.index`)
-
-Rows of an addition that was not finished lie behind the rows of the record, where nobody reads.
+STORE/.lock                  held by the process that writes
+STORE/rows/store.json        the record, sealed; there is none before the store is finished
+STORE/rows/keys.bin          (count, width) float16 or float32, row major, little endian
+STORE/rows/values.bin        (count,) int32
+STORE/rows/progress.json     while rows are added: the record so far, and the writer's cursor
 """
 
 from __future__ import annotations
 
-import hashlib
 import shutil
 import zlib
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, get_args
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from filelock import AcquireReturnProxy, FileLock, Timeout
@@ -33,7 +29,7 @@ from everyformer.core.wording import listed
 from everyformer.system.memory import size
 from everyformer.system.sealed import read_json, write_json
 
-ROWS, RECORD, PROGRESS, INDEX = "rows", "store.json", "progress.json", "index"
+ROWS, RECORD, PROGRESS = "rows", "store.json", "progress.json"
 KEYS, VALUES, LOCK = "keys.bin", "values.bin", ".lock"
 FORMAT, PROGRESS_FORMAT = "everyformer-store", "everyformer-store-progress"
 SUMMED = 1 << 16
@@ -66,7 +62,7 @@ class Origin:
         """Refuse to read a store of this origin as one of ``other``.
 
         Args:
-            windows: context and stride must be equal too, as where rows are added.
+            windows: context and stride must be equal too, as where more rows follow.
             taps: False where it is not known yet whether the model has such a tap.
 
         Raises:
@@ -87,46 +83,25 @@ class Origin:
             )
 
 
-class Document(NamedTuple):
-    """One text of a store."""
-
-    name: str
-    first: int
-    """its first row"""
-    rows: int
-
-
 @dataclass(frozen=True)
 class Record:
-    """Contents of a store: documents, rows, checksums."""
+    """Contents of a store: rows and their checksums."""
 
     origin: Origin
     width: int
     """numbers of a key"""
     dtype: Dtype
     """of the keys"""
-    names: tuple[str, ...] = ()
-    """of the documents, in order; each once"""
-    rows: tuple[int, ...] = ()
-    """of each document"""
+    count: int = 0
+    """rows"""
     key_sums: tuple[int, ...] = ()
     """crc32 of every `SUMMED` rows of keys; the last may be of fewer"""
     value_sums: tuple[int, ...] = ()
 
     @property
-    def count(self) -> int:
-        return sum(self.rows)
-
-    @property
     def key_bytes(self) -> int:
         """of a row"""
         return self.width * key_type(self.dtype).itemsize
-
-    @property
-    def state(self) -> str:
-        """A digest that changes with any row."""
-        content = f"{self.width} {self.dtype} {self.count} {self.key_sums} {self.value_sums}"
-        return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     def write(self, rows: Path) -> None:
         """Into the folder of a finished store."""
@@ -150,6 +125,8 @@ class Record:
 
     @classmethod
     def _of(cls, values: dict[str, Any]) -> Self:
+        # earlier versions kept the rows of each document
+        values = {"count": sum(values.get("rows", ())), **values}
         taken = {f.name: values[f.name] for f in fields(cls)}
         lists = {name: tuple(v) for name, v in taken.items() if isinstance(v, list)}
         return cls(**taken | lists | {"origin": Origin(**taken["origin"])})

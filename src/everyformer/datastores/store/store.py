@@ -1,23 +1,22 @@
 """A datastore: keys and what followed them, on the disk, mapped into memory when it is opened.
 
     with Writer.create("store", origin, width=64) as writer:
-        writer.document("emma.txt")
         writer.add(keys, values)            # (n, 64) and (n,), as often as needed
         writer.finish()
 
     store = Store.open("store", origin)
-    distances, rows = build_index(store, say=print).search(queries, k=32)
-    store.values[rows], store.document_of(rows)
+    distances, rows = Index(store).search(queries, k=32)
+    store.values[rows]
 
-Keys are vectors of numbers, values token ids, rows of a document lie in order. A store knows
-nothing of models: an `Origin` says what its keys are from, and a store of another origin than the
-one that is requested is refused. `writing` makes and extends stores, `index` searches.
+Keys are vectors of numbers, values token ids. A store knows nothing of models: an `Origin` says
+what its keys are from, and a store of another origin than the one that is requested is refused.
+`writing` makes stores, `index` searches.
 """
 
 import warnings
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
@@ -26,7 +25,6 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import DataError
-from everyformer.core.wording import counted
 from everyformer.datastores.store.record import (
     KEYS,
     PROGRESS,
@@ -35,7 +33,6 @@ from everyformer.datastores.store.record import (
     SUMMED,
     VALUE,
     VALUES,
-    Document,
     Origin,
     Record,
     absent,
@@ -57,17 +54,10 @@ class Store:
     """(count, width) float16 or float32, read from the disk where it is looked at"""
     values: np.ndarray
     """(count,) int32"""
-    starts: np.ndarray = field(init=False)
-    """(documents,) int64: the first row of each"""
-
-    def __post_init__(self) -> None:
-        rows = np.asarray(self.record.rows, np.int64)
-        object.__setattr__(self, "starts", np.cumsum(rows) - rows)
 
     @classmethod
     def open(cls, folder: str | Path, origin: Origin | None = None, verify: bool = True) -> Self:
-        """The store in ``folder``, which need not be writable; of one that another process adds to,
-        what was finished.
+        """The store in ``folder``, which need not be writable.
 
         Args:
             origin: what the store must have been made with (`Origin.check`); None: anything.
@@ -91,7 +81,7 @@ class Store:
             )
         record = Record.read(rows)
         if record.count == 0:
-            raise DataError(f"the store {folder} is empty: add text to it")
+            raise DataError(f"the store {folder} is empty: make it again")
         if origin is not None:
             record.origin.check(origin, folder)
         keys = _mapped(rows / KEYS, key_type(record.dtype), (record.count, record.width))
@@ -126,12 +116,6 @@ class Store:
         return self.record.width
 
     @property
-    def documents(self) -> list[Document]:
-        """Texts of the store, in the order of their rows."""
-        record = self.record
-        return list(map(Document, record.names, self.starts.tolist(), record.rows))
-
-    @property
     def key_tensor(self) -> Tensor:
         """The keys (count, width) as a tensor in the same memory, to be read only."""
         with warnings.catch_warnings():
@@ -144,34 +128,11 @@ class Store:
         at = np.asarray(rows, np.int64)
         return np.where(at < 0, -1, self.values[at.clip(0)])
 
-    def document_of(self, rows: np.ndarray | Tensor) -> tuple[np.ndarray, np.ndarray]:
-        """The documents of ``rows`` (...): their names, and the rows' offsets within them.
-
-        Rows of -1, as of a search that found too few, have the name "" and the offset -1.
-
-        Raises:
-            DataError: a row is not in the store.
-        """
-        at = np.asarray(rows, np.int64)
-        if at.size and not -1 <= at.min() <= at.max() < len(self):
-            wrong = at.min() if at.min() < -1 else at.max()
-            raise DataError(
-                f"row {wrong:,} is not in the store, which has rows 0 to {len(self) - 1:,}"
-            )
-        number = self.number_of(at)
-        names = np.asarray([*self.record.names, ""], object)[number]
-        return names, np.where(at < 0, -1, at - self.starts[number])
-
-    def number_of(self, rows: np.ndarray) -> np.ndarray:
-        """The numbers of the documents of ``rows``, of which those without rows have none."""
-        return np.searchsorted(self.starts, rows, side="right") - 1
-
     def describe(self) -> str:
         """One line: how much of what is in it."""
         record = self.record
         return (
             f"{record.count:,} keys of width {record.width} in {record.dtype}, "
-            f"{counted(len(record.names), 'document')}, "
             f"{size(self.keys.nbytes + self.values.nbytes)}"
         )
 

@@ -2,8 +2,7 @@
 
 Rows are written behind those that are committed; `Writer.commit` puts them on the disk and then
 replaces the record of what is there, in which the caller's cursor stands. Whoever resumes gets that
-cursor back, and files cut to that record, so that going on gives the bytes of one go. While rows
-are added to a finished store its own record stays, until `Writer.finish` replaces it.
+cursor back, and files cut to that record, so that going on gives the bytes of one go.
 """
 
 import os
@@ -36,7 +35,6 @@ from everyformer.datastores.store.record import (
     key_type,
     lock,
 )
-from everyformer.datastores.store.store import Store
 from everyformer.system.files import expanded, require_no_file, sync
 from everyformer.system.sealed import DamagedError
 
@@ -44,10 +42,10 @@ LARGEST_VALUE = np.iinfo(VALUE).max
 
 
 class Writer:
-    """An open store to write, made by `create`, `resume` or `append`; a context manager.
+    """An open store to write, made by `create` or `resume`; a context manager.
 
     A writer that is left without `finish` (an error, Ctrl-C, a kill) keeps what was committed, and
-    `resume` goes on from there; of an `append` that committed nothing, nothing is left.
+    `resume` goes on from there.
 
     Raises, whatever is called:
         DataError: another process writes into the store.
@@ -64,10 +62,7 @@ class Writer:
         self.count = self._committed = record.count
         """rows so far"""
         self._lock = taken.lock
-        self._finished = Record.read(folder / ROWS).count if is_finished(folder) else 0
         self._start = record
-        self._names, self._rows = list(record.names), list(record.rows)
-        self._known = set(record.names)
         self._sums = list(record.key_sums), list(record.value_sums)
         self._files: list[BufferedWriter] = []
         with _translated(folder):
@@ -106,8 +101,8 @@ class Writer:
         with _locked(folder) as taken:
             if is_finished(folder) or is_unfinished(folder):
                 raise DataError(
-                    f"there is a store in {folder} already: add to it, go on with it if it is not "
-                    "finished, remove it, or choose another folder"
+                    f"there is a store in {folder} already: go on with it if it is not finished, "
+                    "remove it, or choose another folder"
                 )
             (folder / ROWS).mkdir(exist_ok=True)
             record.write_progress(folder / ROWS, None)
@@ -115,8 +110,8 @@ class Writer:
 
     @classmethod
     def resume(cls, folder: str | Path, origin: Origin) -> Self:
-        """Go on with a store, or with an addition to one, that was not finished: all of the last
-        commit is there, nothing after it, and the last document is still open.
+        """Go on with a store that was not finished: all of the last commit is there, and nothing
+        after it.
 
         Raises:
             DataError: there is none, or it is finished.
@@ -126,38 +121,13 @@ class Writer:
         with _locked(folder) as taken:
             if not is_unfinished(folder):
                 raise DataError(
-                    f"the store {folder} is finished: there is nothing to go on with; add to it"
+                    f"the store {folder} is finished: there is nothing to go on with"
                     if is_finished(folder)
                     else f"there is no store in {folder} to go on with: make it"
                 )
             record, cursor = Record.read_progress(folder / ROWS)
             record.origin.check(origin, folder, windows=True)
             return cls(folder, record, cursor, taken)
-
-    @classmethod
-    def append(cls, folder: str | Path, origin: Origin, rows: int = 0) -> Self:
-        """Add documents to a finished store; until `finish`, its readers see it as it was.
-
-        Args:
-            rows: how many are expected.
-
-        Raises:
-            DataError: there is none, or it is not finished, or another addition to it is not.
-            CheckpointError: it was made with another origin.
-            ResourceError: the disk has too little room.
-        """
-        folder = expanded(folder)
-        with _locked(folder) as taken:
-            record = Store.open(folder, verify=False).record
-            record.origin.check(origin, folder, windows=True)
-            if is_unfinished(folder):
-                raise DataError(
-                    f"an addition to the store {folder} was begun and not finished: go on with that"
-                )
-            needed = bytes_needed(rows, record.width, record.dtype)
-            check_space(folder, needed, f"adding {rows:,} keys to {folder}")
-            record.write_progress(folder / ROWS, None)
-            return cls(folder, record, None, taken)
 
     def __enter__(self) -> Self:
         return self
@@ -170,40 +140,23 @@ class Writer:
         """Record of all rows so far, committed or not."""
         return replace(
             self._start,
-            names=tuple(self._names),
-            rows=tuple(self._rows),
+            count=self.count,
             key_sums=tuple(self._sums[0]),
             value_sums=tuple(self._sums[1]),
         )
 
-    def document(self, name: str) -> None:
-        """Start a document, to which all rows belong until the next one starts.
-
-        Raises:
-            DataError: the store has one of this name.
-        """
-        if name in self._known:
-            raise DataError(
-                f"the store {self.folder} holds a document '{name}' already: leave this one out, "
-                "or give it another name"
-            )
-        self._known.add(name)
-        self._names.append(name)
-        self._rows.append(0)
-
     def add(self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray) -> None:
-        """Rows of the document: ``keys`` (n, width) of floats, ``values`` (n,) of whole numbers.
+        """Rows: ``keys`` (n, width) of floats, ``values`` (n,) of whole numbers.
 
         Raises:
             ShapeError: other shapes or types.
             DataError: a key is not finite in the type of the store, or a value does not fit into
-                0 to 2,147,483,647; names the document, and nothing of the call is written.
+                0 to 2,147,483,647; nothing of the call is written.
         """
         with _translated(self.folder):
             for n, rows in enumerate(self._checked(keys, values)):
                 self._files[n].write(rows.data)
                 add_sums(self._sums[n], self.count, rows)
-        self._rows[-1] += len(keys)
         self.count += len(keys)
 
     def commit(self, cursor: Any) -> None:
@@ -237,7 +190,7 @@ class Writer:
         with suppress(OSError):  # then it is cut when it is gone on with
             for path, width in self._places():
                 os.truncate(path, self._committed * width)
-            if self._committed == self._finished:
+            if not self._committed:
                 (self.folder / ROWS / PROGRESS).unlink(missing_ok=True)
         self._lock.release()
 
@@ -259,9 +212,7 @@ class Writer:
     def _checked(
         self, keys: Tensor | np.ndarray, values: Tensor | np.ndarray
     ) -> tuple[np.ndarray, np.ndarray]:
-        if not self._names:
-            raise ConfigError("rows belong to a document: begin one before rows are added")
-        what = f"document '{self._names[-1]}'"
+        what = f"behind row {self.count:,}"
         width, dtype = self._start.width, key_type(self._start.dtype)
         floats, ids = _array(keys), _array(values)
         if floats.ndim != 2 or floats.shape[1] != width or floats.dtype.kind != "f":
@@ -302,7 +253,7 @@ def is_finished(folder: str | Path) -> bool:
 
 
 def is_unfinished(folder: str | Path) -> bool:
-    """True where ``folder`` holds a store, or an addition, that `Writer.resume` goes on with."""
+    """True where ``folder`` holds a store that `Writer.resume` goes on with."""
     return (expanded(folder) / ROWS / PROGRESS).exists()
 
 

@@ -7,9 +7,9 @@ without torch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from everyformer.core.bounds import Affects, Count, Positive, Several, Share
 from everyformer.core.config import Options
@@ -21,10 +21,6 @@ from everyformer.genes.gene import Gene
 
 if TYPE_CHECKING:
     from everyformer.genes.retrieval.base import Retrieval
-
-Kind = Literal["auto", "exact", "ivf", "ivfpq", "hnsw"]
-"""of search (see `everyformer.datastores.store.options.SearchOptions`)"""
-N = TypeVar("N", int, float)
 
 K, WEIGHT, TEMPERATURE = 1024, 0.25, 1.0
 """k and T as published; lambda of the paper's larger text"""
@@ -41,12 +37,10 @@ class StoreOptions(Options):
     overlap by half, so that a key knows at least half a window"""
     tap: Annotated[str, Affects("results")] = "ffn-input:-1"
     """what of the model a key is: ffn-input, attention-output or block-output, and a layer"""
-    kind: Annotated[Kind, Affects("results")] = "auto"
-    """how neighbours are found: see `everyformer index --help`"""
 
 
 @dataclass(frozen=True)
-class MixtureOptions(Options):
+class KnnOptions(Options):
     """The mixture of what followed k neighbours into a prediction."""
 
     k: Annotated[Count | None, Affects("results")] = None
@@ -72,44 +66,6 @@ class MixtureOptions(Options):
         """Options with numbers for a store of so many ``keys``."""
         k = self.k or min(K, keys)
         return replace(self, k=k, weight=self.lambda_, temperature=self.divisor)
-
-
-@dataclass(frozen=True)
-class KnnOptions(MixtureOptions):
-    """The reading of a store by a finished model."""
-
-    exclude_self: bool = False
-    """text that is scored does not find its own rows in the store: those of documents that read as
-    the scored window does, as far as both go"""
-
-
-@dataclass(frozen=True)
-class Grid(Options):
-    """Ways to read a store that are tried, every one of k with every temperature and weight."""
-
-    k: tuple[Count, ...] = ()
-    """numbers of neighbours (default: 1, 4, 16, 64, 256 and 1,024, as far as the store has them)"""
-    temperature: tuple[Positive, ...] = ()
-    """temperatures (default: 0.1, 0.3, 1, 3, 10 and 30, with cosine a tenth of those)"""
-    weight: tuple[Share, ...] = ()
-    """lambdas, beside the one that is best for each k and temperature, which is always found and is
-    at most n / (n + 1) of n tokens (default: 0 to 1 in steps of 0.05)"""
-
-    def resolved(self, keys: int, distance: str) -> Self:
-        """Grid with numbers in order, each once, for a store of so many ``keys``."""
-        temperatures = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
-        if distance == "cosine":
-            temperatures = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
-        return replace(
-            self,
-            k=_ordered(self.k or (k for k in (1, 4, 16, 64, 256, 1024) if k <= keys)),
-            temperature=_ordered(self.temperature or temperatures),
-            weight=_ordered(self.weight or (n / 20 for n in range(21))),
-        )
-
-
-def _ordered(names: Iterable[N]) -> tuple[N, ...]:
-    return tuple(sorted(set(names)))
 
 
 RETRIEVALS: Registry[type[Retrieval]] = Registry(

@@ -14,12 +14,12 @@ from typing import Annotated
 from everyformer.core.bounds import Affects, Count
 from everyformer.core.errors import GeneError
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.retrieval import RETRIEVALS, MixtureOptions, StoreOptions
+from everyformer.genes.retrieval import RETRIEVALS, KnnOptions, StoreOptions
 from everyformer.genes.retrieval.base import Retrieval
 
 
 @dataclass(frozen=True)
-class KnnRunOptions(MixtureOptions, StoreOptions):
+class KnnRunOptions(KnnOptions, StoreOptions):
     """Options of `Knn`; k is no more than are stored."""
 
     tune: Annotated[Count, Affects("results")] = 8192
