@@ -56,8 +56,6 @@ class EvalOptions(TrainedOptions, BeamConfig):
     """folder of a datastore that the model reads (`everyformer index`; lm)"""
     knn: KnnOptions = field(default_factory=KnnOptions)
     """how it is read"""
-    best lambda of each found by EM; prints a table, draws the loss against lambda and names
-    the options --knn.… of the best"""
     exits: ExitConfig = field(default_factory=ExitConfig)
     """where tokens leave (models with early exits)"""
     search_exits: Annotated[int, Bounds(1, 10_000)] | None = None
