@@ -108,6 +108,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(own, "_registered", {})
     monkeypatch.setattr(family, "_rows", {})
     monkeypatch.setenv(own.VARIABLE, "")
+    monkeypatch.setenv(own.MODELS, "")
     family._known.cache_clear()
     yield
     own._load.cache_clear()

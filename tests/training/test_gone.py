@@ -12,6 +12,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.tasks import GONE, TASKS
 from everyformer.data.config import DataConfig
+from everyformer.genes.retrieval import KnnOptions
 from everyformer.system.plain import from_json
 from everyformer.system.sealed import write_json
 
@@ -36,6 +37,8 @@ def test_options_that_are_gone_are_passed_over_at_their_defaults(tmp_path: Path)
     assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
     former = {"horizon": None, "season": None, "time_column": None, "past_column": []}
     former |= {"alphabet": "auto", "strands": "one"}
+    searched = {"kind": "auto", "exclude_self": False, "k": 3}
+    assert from_dict(KnnOptions, searched) == KnnOptions(k=3)
     assert from_dict(DataConfig, {"source": "copy", **former}) == DataConfig("copy")
 
 
@@ -43,6 +46,8 @@ def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "m", horizon=2)
     with pytest.raises(ConfigError, match="'horizon' left the library: 2 is for an earlier"):
         ef.load(tmp_path / "m")
+    with pytest.raises(ConfigError, match="'kind' left the library: 'ivf' is for an earlier"):
+        from_dict(KnnOptions, {"kind": "ivf"})
     for name, value in (("season", 7), ("alphabet", "dna")):
         with pytest.raises(ConfigError, match=f"'{name}' left the library: {value!r} is"):
             from_dict(DataConfig, {name: value})

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from everyformer.core.bounds import Affects, Count, Positive, Several, Share
 from everyformer.core.config import Options
@@ -30,6 +30,8 @@ K, WEIGHT, TEMPERATURE = 1024, 0.25, 1.0
 class StoreOptions(Options):
     """The store that a run makes of its training text."""
 
+    gone: ClassVar[dict[str, Any]] = {"kind": "auto"}
+
     size: Annotated[Count, Affects("results")] = 65_536
     """tokens of the training text that are stored: stretches of it, at equal distances"""
     context: Annotated[Several | None, Affects("results")] = None
@@ -42,6 +44,8 @@ class StoreOptions(Options):
 @dataclass(frozen=True)
 class KnnOptions(Options):
     """The mixture of what followed k neighbours into a prediction."""
+
+    gone: ClassVar[dict[str, Any]] = {"kind": "auto", "exclude_self": False}
 
     k: Annotated[Count | None, Affects("results")] = None
     """neighbours of a token (default: 1,024, or all of a store with fewer keys)"""
