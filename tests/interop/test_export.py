@@ -79,8 +79,13 @@ def assert_same(run, model):
         assert expected.std() > 0.1
 
 
-@pytest.mark.full("3 to 6 s each; own exports are read by own laws every time")
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name == "BERT" else pytest.mark.full("3 to 6 s each"))
+        for name in MODELS
+    ],
+)
 @graphs_take_all_pairs
 def test_program_of_torch_equals_the_model(tmp_path, name):
     member, task, options = MODELS[name]
