@@ -17,6 +17,11 @@ from everyformer.system.plain import from_json
 from everyformer.system.sealed import write_json
 
 SIZES = {"width": 8, "heads": 2, "layers": 1, "max_length": 8, "vocabulary": 20}
+POLICY = {
+    "horizon": 128, "segment": 32, "epochs": 4, "gamma": 0.99, "gae_lambda": 0.95, "clip": 0.2,
+    "value_weight": 0.5, "value_clip": None, "entropy": 0.001, "recompute_memory": False,
+}  # fmt: skip
+DATA = {"env": None, "env_mask": [], "env_number": 8, "env_options": []}
 
 
 def saved(folder: Path, **options: Any) -> torch.nn.Module:
@@ -32,11 +37,11 @@ def saved(folder: Path, **options: Any) -> torch.nn.Module:
 
 def test_options_that_are_gone_are_passed_over_at_their_defaults(tmp_path: Path) -> None:
     levels = [0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99]
-    model = saved(tmp_path / "m", horizon=1, quantiles=levels)
+    model = saved(tmp_path / "m", horizon=1, quantiles=levels, policy=POLICY)
     tokens = torch.arange(8)[None]
     assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
     former = {"horizon": None, "season": None, "time_column": None, "past_column": []}
-    former |= {"alphabet": "auto", "strands": "one"}
+    former |= {"alphabet": "auto", "strands": "one", **DATA}
     searched = {"kind": "auto", "exclude_self": False, "k": 3}
     assert from_dict(KnnOptions, searched) == KnnOptions(k=3)
     assert from_dict(DataConfig, {"source": "copy", **former}) == DataConfig("copy")
@@ -48,7 +53,10 @@ def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
         ef.load(tmp_path / "m")
     with pytest.raises(ConfigError, match="'kind' left the library: 'ivf' is for an earlier"):
         from_dict(KnnOptions, {"kind": "ivf"})
-    for name, value in (("season", 7), ("alphabet", "dna")):
+    saved(tmp_path / "n", policy=POLICY | {"clip": 0.3})
+    with pytest.raises(ConfigError, match="option 'policy' left the library"):
+        ef.load(tmp_path / "n")
+    for name, value in (("season", 7), ("alphabet", "dna"), ("env", "CartPole-v1")):
         with pytest.raises(ConfigError, match=f"'{name}' left the library: {value!r} is"):
             from_dict(DataConfig, {name: value})
 
