@@ -155,3 +155,12 @@ def test_an_unfinished_comparison_is_shown_as_far_as_it_is(tree: Path, say: Say)
     assert say(folder, "all")[0] == 0
     assert say(folder, "table")[0] == 0
     assert "Waiting to be trained: rope." in (tree / "half/pictures/table.md").read_text("utf-8")
+
+
+@pytest.mark.parametrize("words", [("all",), ("table",), ("page",)])
+def test_a_comparison_by_a_measure_that_is_gone_is_refused(
+    words: tuple[str, ...], tree: Path, say: Say
+) -> None:
+    code, out, err = say(_left(tree / "old", made_up() | {"metric": "return"}), *words)
+    assert (code, out) == (2, "")
+    assert "compares by 'return', of a task that left the library: read its report.html" in err

@@ -56,15 +56,23 @@ def compared(folder: str) -> Results:
     """Results of a comparison, of an unfinished one those of the members so far.
 
     Raises:
-        CheckpointError: it has none yet; the runs that there are are named.
+        CheckpointError: it has none yet; the runs that there are are named. Or its metric is of a
+            task that is gone.
     """
     from everyformer.comparison.collect import FORMAT
+    from everyformer.comparison.metrics import METRICS
     from everyformer.system.sealed import read_json
 
     path = expanded(folder) / "results.json"
     if not path.exists():
         raise _unfinished(folder)
-    return cast("Results", read_json(path, FORMAT))
+    results = read_json(path, FORMAT)
+    if results["metric"] not in METRICS:
+        raise CheckpointError(
+            f"{folder} compares by '{results['metric']}', of a task that left the library: read "
+            "its report.html, or use it with the everyformer that made it"
+        )
+    return cast("Results", results)
 
 
 def _trained_on(run: Path) -> str | None:
