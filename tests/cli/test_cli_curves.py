@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.comparison.folder import RECORD
+from everyformer.comparison.files import RECORD
 from everyformer.system.sealed import write_json
 
 Said = tuple[int, str, str]

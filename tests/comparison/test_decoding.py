@@ -9,6 +9,7 @@ import torch
 
 from everyformer.comparison import decoding
 from everyformer.comparison.decoding import contexts, decode
+from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.build import build_model, configure
 
@@ -36,7 +37,7 @@ def small(member: str, length: int = 16) -> ModelConfig:
 def test_tokens_are_timed_after_few_and_many_and_as_many_as_the_texts_have(
     task: str, asked: tuple[int, ...] | None, length: int, expected: tuple[int, ...]
 ) -> None:
-    dataset: Any = SimpleNamespace(task=task, length=length)
+    dataset: Any = SimpleNamespace(task=task, does=TASKS[task], length=length)
     assert contexts(asked, dataset) == expected
 
 

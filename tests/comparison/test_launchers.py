@@ -18,6 +18,7 @@ from everyformer.comparison.files import read_result
 from everyformer.comparison.launchers import Ended, Launcher, Local, Task
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import verdict
+from everyformer.core.tasks import TASKS
 from everyformer.models.build import configure
 from everyformer.system.stopping import Gentle
 from everyformer.training.config import TrainingConfig
@@ -155,7 +156,7 @@ def test_a_stop_waits_for_what_runs_and_begins_nothing(
 def test_the_time_left_is_shared_by_those_that_run_at_once() -> None:
     config = CompareConfig(members=("gmlp",), seeds=4, training=TrainingConfig(steps=10))
     ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
-    data: Any = SimpleNamespace(task="lm", length=8, validation_batches=lambda *sizes: ())
+    data: Any = SimpleNamespace(does=TASKS["lm"], length=8, validation_batches=lambda *sizes: ())
     alone, four = (Estimate(config, ready, data, {}, at_once=n) for n in (1, 4))
     page = alone._page
     assert four.left - page == pytest.approx((alone.left - page) / 4)

@@ -19,6 +19,7 @@ from everyformer.comparison.plan import Entrant, check_design
 from everyformer.comparison.summary import rank
 from everyformer.comparison.verdict import verdict
 from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import TASKS
 from everyformer.models.build import configure
 
 Compare = Callable[..., Any]
@@ -341,7 +342,9 @@ def test_trainings_that_come_too_are_told_with_the_others() -> None:
     ready = [
         Entrant(name, None, configure(name, "lm", max_length=8), 1) for name in ("gmlp", "gpt")
     ]
-    data = SimpleNamespace(task="classify-text", length=8, validation_batches=lambda *sizes: ())
+    data = SimpleNamespace(
+        does=TASKS["classify-text"], length=8, validation_batches=lambda *sizes: ()
+    )
     config = CompareConfig(members=("gmlp", "gpt"), until_settled=12)
     found: Any = Estimate(config, ready, data, {})  # type: ignore[arg-type]
     before = found.seconds

@@ -10,7 +10,7 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError
-from everyformer.genes.memory.base import memories_of
+from everyformer.core.modules import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory, MemorizingOptions, MemorizingState
 from everyformer.genes.memory.segment import SegmentMemory
 

@@ -8,11 +8,11 @@ import torch
 from sklearn.metrics import mean_absolute_error, mean_squared_error, r2_score
 from torch import Tensor
 
+from everyformer.core import tasks
 from everyformer.core.errors import GeneError, ShapeError, UnknownNameError
 from everyformer.core.mask import Mask
 from everyformer.models.build import configure, create_model
-from everyformer.training.measures import NumberErrors
-from everyformer.training.worth import worth
+from everyformer.tasks.regress.scores import NumberErrors
 
 SIZES: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "max_length": 8}
 MEAN, STD = (100.0, -3.0), (10.0, 0.5)
@@ -171,7 +171,7 @@ def test_what_is_said_of_several_numbers_does_not_depend_on_their_units() -> Non
     assert [low**2, high**2] == pytest.approx(first["loss_interval"])
     # of the second number the errors are twice what the mean makes
     said = "better than always giving the mean for 1 of 2 numbers; not surely for number 2"
-    assert [worth("regress-series", one) for one in found] == [said, said]
+    assert [tasks.TASKS["regress-series"].worth(one) for one in found] == [said, said]
 
 
 def test_targets_that_are_all_the_same_have_no_r2() -> None:

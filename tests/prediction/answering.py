@@ -26,7 +26,7 @@ def reader(task: str, length: int = 32, member: str = "attention", **known: Any)
     options = OPTIONS[task] | ({} if "image" in task else {"max_length": length})
     model = shifted(build_model(member, task, **SIZES, **options))
     text = "text" in task or task.endswith("lm")
-    return Predictor(model, tokenizer=ByteTokenizer() if text else None, **known)
+    return Predictor.of(model, tokenizer=ByteTokenizer() if text else None, **known)
 
 
 def given(task: str) -> list[Any]:

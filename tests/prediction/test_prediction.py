@@ -118,7 +118,7 @@ def test_a_mark_takes_the_space_where_tokens_begin_with_theirs(
         max_length=32,
         head_bias=True,
     )
-    one = Predictor(model, tokenizer=tokenizer)
+    one = Predictor.of(model, tokenizer=tokenizer)
     [word] = tokenizer.encode(" кот" if taken else "a")[:1]
     one.model.head.bias.data[word] = 1e3
     [(_, found)] = one.predict([Row("", text)])
@@ -188,7 +188,7 @@ def test_tokens_that_are_no_whole_character_go_by_their_number() -> None:
 
 
 def test_a_text_does_not_go_on_from_characters_that_training_never_had() -> None:
-    going_on = Predictor(reader("lm").model, tokenizer=CharTokenizer("ab "))
+    going_on = Predictor.of(reader("lm").model, tokenizer=CharTokenizer("ab "))
     with pytest.raises(DataError, match="'€', which the training text never had"):
         list(going_on.predict([Row("", "a€b")]))
 
@@ -207,7 +207,7 @@ def test_models_that_write_whole_sequences_are_shown_by_generate(
     member = "transformer" if task == "seq2seq" else "attention"
     model = ef.create_model(member, task, width=8, heads=2, layers=1, **options)
     with pytest.raises(UnsupportedError, match=f"task {task}, .*everyformer generate"):
-        Predictor(model)
+        Predictor.of(model)
 
 
 def test_no_numbers_are_no_answer() -> None:
@@ -265,18 +265,18 @@ def test_arrays_of_pictures_are_fitted_to_the_model() -> None:
 def test_characters_that_training_never_had_are_said() -> None:
     tokenizer = CharTokenizer("ab ")
     model = reader("classify-text").model
-    one = Predictor(model, tokenizer=tokenizer)
+    one = Predictor.of(model, tokenizer=tokenizer)
     found = [p for _, p in one.predict([Row("", "a€b"), Row("", "ab")])]
     assert all(p.label is not None for p in found)
     [note] = [note for note in one.notes() if "never had" in note]
     assert note.startswith("1 text with characters")
     assert "'€'" in note
     assert "upper case" not in note
-    lower = Predictor(model, tokenizer=CharTokenizer("AB "))
+    lower = Predictor.of(model, tokenizer=CharTokenizer("AB "))
     list(lower.predict([Row("", "ab A")]))
     assert [
         note for note in lower.notes() if note.endswith("write them in upper case, which is known")
     ]
-    going_on = Predictor(reader("lm").model, tokenizer=tokenizer)
+    going_on = Predictor.of(reader("lm").model, tokenizer=tokenizer)
     with pytest.raises(DataError, match="'€', which the training text never had"):
         list(going_on.predict([Row("", "a€b")]))

@@ -8,8 +8,8 @@ import pytest
 from report_results import made_up, many, same
 
 from everyformer.comparison.contrasts import seeds_for, smallest_seen
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.verdict import verdict
+from everyformer.core.measures import METRICS
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer, beyond, winners
 from everyformer.report.notes import notes

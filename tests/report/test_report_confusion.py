@@ -9,7 +9,7 @@ import torch
 from everyformer.cli import main
 from everyformer.core.errors import UnsupportedError
 from everyformer.report.confusion import Measured, draw_calibration, draw_confusion
-from everyformer.training.measures import ClassErrors
+from everyformer.tasks.classify.scores import ClassErrors
 
 
 def measured(classes: int, seed: int = 0) -> Measured:

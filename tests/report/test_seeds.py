@@ -9,7 +9,7 @@ import pytest
 from report_results import made_up
 
 from everyformer.cli import main
-from everyformer.comparison.folder import RECORD
+from everyformer.comparison.files import RECORD
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError
 from everyformer.report.curves import Quantity

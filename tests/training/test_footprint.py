@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from everyformer.core.errors import ResourceError
+from everyformer.core.tasks import TASKS
 from everyformer.training.config import TrainingConfig
 from everyformer.training.footprint import check_footprint, check_reading
 from everyformer.training.parallel.world import World
@@ -47,7 +48,7 @@ def test_a_training_is_refused_below_what_it_surely_takes(
     what: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    data: Any = SimpleNamespace(task="lm", length=length)
+    data: Any = SimpleNamespace(does=TASKS["lm"], length=length)
     config = TrainingConfig(batch=batch, accumulate=accumulate)
     model, world = Weights(trained, frozen, width), World(torch.device("cpu"))
     # inputs, targets and one vector of the single token that the first cases read

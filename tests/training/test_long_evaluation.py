@@ -129,7 +129,7 @@ def test_processes_whose_passes_need_all_stop_together(in_step, other, stops):
     """Another process is to stop, and this one is not."""
     world = SimpleNamespace(in_step=in_step, sum=lambda values: [values[0] + other])
     read = iter([None, None])
-    assert _count(read, None, None, None, world, lambda: False) is stops
+    assert _count(read, None, None, world, lambda: False) is stops
     assert len([*read]) == (1 if stops else 0)
 
 

@@ -11,8 +11,8 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.modules import memories_of
 from everyformer.core.state import named_tensors
-from everyformer.genes.memory.base import memories_of
 from everyformer.training import operations
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate, evaluate_long

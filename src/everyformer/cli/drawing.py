@@ -15,7 +15,7 @@ from torch import Tensor
 from everyformer.cli.console import facts
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError, unknown
-from everyformer.data.images import ImageDataset, read_images, shrunk
+from everyformer.data.images import read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
 from everyformer.report.pictures import picture_path, save_images
@@ -129,7 +129,6 @@ def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
     """Pictures (n, C, H, W) of the run's validation part, and their classes if they are told."""
     flag = "enlarge" if trained.config.source_image else "complete"
     dataset = trained.own_dataset(f"give the pictures, as a path, with --{flag}")
-    assert isinstance(dataset, ImageDataset)
     say(f"{dataset.name}: {dataset.split}")
     return dataset.held_out_pictures(count)
 

@@ -11,7 +11,7 @@ from everyformer.cli.names import spelled
 from everyformer.cli.parsing import say
 from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import DataConfig
 from everyformer.data.options import (
@@ -82,7 +82,7 @@ def measured(trained: TrainedRun, config: DataConfig) -> DataConfig:
     return own if same else config
 
 
-def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str | None) -> None:
+def refuse_idle(config: DataConfig, run: DataConfig, task: Task, tokenizer: str | None) -> None:
     """Refuse what would change nothing.
 
     Args:
@@ -99,9 +99,9 @@ def refuse_idle(config: DataConfig, run: DataConfig, task: str, tokenizer: str |
             )
 
 
-def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tuple[str, str]]:
+def _idle(config: DataConfig, task: Task, tokenizer: str | None) -> Iterator[tuple[str, str]]:
     """Options that such an evaluation does not read, each with the reason."""
-    record, builtin = TASKS[task], BUILTINS.get(config.source)
+    builtin = BUILTINS.get(config.source)
     if config.tokenizer != tokenizer:
         reads = "no text" if tokenizer is None else f"text with the tokenizer {tokenizer}"
         yield "tokenizer", f"the run reads {reads}"
@@ -112,19 +112,19 @@ def _idle(config: DataConfig, task: str, tokenizer: str | None) -> Iterator[tupl
     if made_by is not None:
         yield "validation", f"'{config.source}' is generated, and nothing of it is held out"
     elif (
-        record.reads in ("text", "parallel text")
-        and record.predicts != "hidden"
+        task.reads in ("text", "parallel text")
+        and task.predicts != "hidden"
         and not config.source.removesuffix(".gz").endswith((*ARRAYS,))
     ):
         yield "seed", "nothing is drawn, the end of the texts is held out"
-    if record.predicts != "hidden":
+    if task.predicts != "hidden":
         for name in MaskOptions.names():
-            yield name, f"it is for mlm, and the task is {task}"
-    if not record.pictures:
+            yield name, f"it is for mlm, and the task is {task.name}"
+    if not task.pictures:
         for name in PictureOptions.names():
-            yield name, f"it is for pictures, and the task is {task}"
-    if record.pictures or record.acts:
-        yield "length", f"it is for sequences, and the task is {task}"
+            yield name, f"it is for pictures, and the task is {task.name}"
+    if task.pictures or task.acts:
+        yield "length", f"it is for sequences, and the task is {task.name}"
     yield "tokens", "it is of batches that are trained on"
     for name in ("best", "scale"):
         yield name, "it is of episodes that are trained on"

@@ -46,7 +46,7 @@ def found_run(folder: str) -> tuple[str, str | None]:
 
 def is_comparison(folder: str) -> bool:
     """True for the folder of a comparison."""
-    from everyformer.comparison.folder import RECORD
+    from everyformer.comparison.files import RECORD
 
     path = expanded(folder)
     return (path / RECORD).exists() and not (path / CONFIG).exists()
@@ -59,8 +59,8 @@ def compared(folder: str) -> Results:
         CheckpointError: it has none yet; the runs that there are are named. Or its metric is of a
             task that is gone.
     """
-    from everyformer.comparison.collect import FORMAT
-    from everyformer.comparison.metrics import METRICS
+    from everyformer.comparison.files import FORMAT
+    from everyformer.core.measures import METRICS
     from everyformer.system.sealed import read_json
 
     path = expanded(folder) / "results.json"
@@ -106,7 +106,7 @@ def _unfinished(folder: str) -> CheckpointError:
 
 def _best(folder: Path) -> dict[str, Any] | None:
     """The run of the first row with the best evaluation; None in an unfinished comparison."""
-    from everyformer.comparison.metrics import METRICS
+    from everyformer.core.measures import METRICS
 
     if not (folder / "results.json").exists():
         return None

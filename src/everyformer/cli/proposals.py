@@ -7,7 +7,7 @@ from everyformer.cli.parsing import say
 from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
-from everyformer.core.tasks import TASKS, Task
+from everyformer.core.tasks import Task
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 
@@ -41,7 +41,7 @@ def propose(words: Sequence[str], config: DataConfig, word: str | None) -> Confi
     from everyformer.data.load import recognised
 
     with Request(config, word) as request:
-        task = TASKS[recognised(request).task]
+        task = recognised(request).does
     say(f"{config.source}: {task.reads}, for the task {task.name}; try one of these")
     for member in three(task):
         command = own.command(shlex.join(["train", member.name, *words]))

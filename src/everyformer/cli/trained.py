@@ -1,6 +1,5 @@
 """A finished run, or a model that was saved by itself, as a verb needs it."""
 
-import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,12 +12,11 @@ from everyformer.core.config import from_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.plugins import edited
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, Task
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.episodes import EpisodeDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.genes.config import ModelConfig
@@ -57,6 +55,11 @@ class TrainedRun:
     def task(self) -> str:
         """Task of the model."""
         return str(self.values["model" if self.saved else "data"]["task"])
+
+    @property
+    def does(self) -> Task:
+        """That task."""
+        return TASKS[self.task]
 
     @property
     def length(self) -> int:
@@ -173,7 +176,7 @@ class TrainedRun:
     def dataset(self, config: DataConfig) -> Dataset:
         """Data read with the run's own tokenizer; refused if it does not fit the model."""
         model, facts, own = self.values["model"], self.values.get("data", {}), self.data
-        known = facts.get("classes") if TASKS[self.task].classifies else None
+        known = facts.get("classes") if self.does.classifies else None
         dataset = load_dataset(
             config,
             self.task,
@@ -190,20 +193,20 @@ class TrainedRun:
                 f"{dataset.name} has {dataset.vocabulary} different tokens, but {what} was trained "
                 f"with {expected}: evaluate it on data of its own kind"
             )
-        if TASKS[dataset.task].classifies and len(dataset.classes) != model["classes"]:
+        if dataset.does.classifies and len(dataset.classes) != model["classes"]:
             raise DataError(
                 f"{dataset.name} has {len(dataset.classes)} classes, but {what} was trained with "
                 f"{model['classes']}"
             )
-        if isinstance(dataset, ClassedDataset) and dataset.classes and config != own:
-            dataset = dataclasses.replace(dataset, usual=facts.get("commonest"))
+        if config != own:
+            dataset = dataset.as_of(facts.get("commonest"))
         if known and list(dataset.classes) != known:
             raise DataError(
                 f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
                 f"with {few(known)}: give data with the same classes"
             )
         classes = self.config.class_names
-        if TASKS[dataset.task].draws and dataset.classes != classes:
+        if dataset.does.draws and dataset.classes != classes:
             here, there = (", ".join(names) or "none" for names in (dataset.classes, classes))
             raise DataError(
                 f"{what} is told the classes {there}, but {dataset.name} has {here}: give data "
@@ -215,8 +218,7 @@ class TrainedRun:
                 f"{dataset.name} has small images of {dataset.source_image}, but {what} enlarges "
                 f"{small}: choose with --data.small"
             )
-        if isinstance(dataset, EpisodeDataset):
-            self._require_episodes(dataset, what)
+        dataset.require_like(self.config, facts, what)
         if dataset.image is not None and list(dataset.image) != list(model["image"]):
             raise DataError(
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
@@ -236,26 +238,6 @@ class TrainedRun:
             if getattr(config, name) not in (None, getattr(own, name)):
                 return None
         return sides[0], sides[1]
-
-    def _require_episodes(self, dataset: EpisodeDataset, what: str) -> None:
-        """Refuse episodes of another environment than the run's, and longer than its table."""
-        known = self.config
-        if fault := known.episodes.misfit(dataset.shape):
-            raise DataError(f"{dataset.name} is of another environment than {what}: {fault}")
-        recorded = self.values.get("data", {}).get("environment")
-        # earlier versions kept its options beside the name
-        mine = recorded["name"] if isinstance(recorded, dict) else recorded
-        if mine is not None and dataset.environment not in (None, mine):
-            raise DataError(
-                f"{dataset.name} is of {dataset.environment}, but {what} was trained on {mine}: "
-                "give data of that one"
-            )
-        if dataset.shape.longest > known.timesteps:
-            raise DataError(
-                f"{dataset.name} has episodes of up to {dataset.shape.longest:,} steps, but {what} "
-                f"knows {known.timesteps:,} timesteps: train one with a larger "
-                "--model.decision.table"
-            )
 
 
 def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRun:

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, cast
 
 from everyformer.benchmark.points import Point, crossover
-from everyformer.comparison.advice import advice
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import contrasts, letters
+from everyformer.comparison.files import FORMAT
 from everyformer.comparison.lawful import sentence
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.plan import Entrant, Job, preset_changes
 from everyformer.comparison.results import (
     Calibrated,
@@ -26,26 +25,26 @@ from everyformer.comparison.results import (
     interval_of,
     quality_of,
 )
-from everyformer.comparison.summary import curve, member_row, quality_metric, rank, time_to
+from everyformer.comparison.summary import member_row, rank, time_to
 from everyformer.comparison.trainings import Finished
 from everyformer.comparison.verdict import FEWEST_STEPS, same_functions, verdict
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
 from everyformer.core.means import MEANS
-from everyformer.core.tasks import TASKS
+from everyformer.core.measures import METRICS
+from everyformer.core.tasks import Task
 from everyformer.data.dataset import Dataset
 from everyformer.system.files import write_text
 from everyformer.system.machine import cores
 from everyformer.system.sealed import write_json
+from everyformer.training.curves import advice, curve
 from everyformer.training.surroundings import environment
-
-FORMAT = "everyformer-comparison"
 
 
 def _row(
     entrant: Entrant,
     results: list[Result],
-    task: str,
+    task: Task,
     metric: Metric,
     speed: Calibrated | None,
 ) -> TableRow | FailedRow:
@@ -90,7 +89,7 @@ def collect(
     trained = {planned.member for planned, _ in finished}
     able = {entrant.member for entrant in ready if entrant.config is not None}
     done = [result for _, result in finished if result["status"] == "done"]
-    metric = quality_metric(dataset.task, done[0]["evaluation"]) if done else "loss"
+    metric = dataset.does.metric(done[0]["evaluation"]) if done else "loss"
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
     tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
@@ -99,7 +98,7 @@ def collect(
             continue
         trainings = [(j, r) for j, r in finished if j.member == entrant.member and j.chosen]
         results = [result for _, result in trainings]
-        rows.append(_row(entrant, results, dataset.task, metric, calibrated.get(entrant.member)))
+        rows.append(_row(entrant, results, dataset.does, metric, calibrated.get(entrant.member)))
         runs += [_run(job, result, folder) for job, result in trainings]
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
@@ -153,7 +152,7 @@ def collect(
         "next": next_steps(
             complete,
             runs,
-            dataset.task,
+            dataset.does,
             folder,
             purpose=purpose_of(complete, metric, config, judged),
         ),
@@ -240,7 +239,7 @@ def purpose_of(
 
 
 def next_steps(
-    rows: list[TableRow], runs: list[Run], task: str, folder: Path, purpose: str | None
+    rows: list[TableRow], runs: list[Run], task: Task, folder: Path, purpose: str | None
 ) -> list[list[str]]:
     """Next steps with the first of the table: [in words, the command].
 
@@ -256,7 +255,7 @@ def next_steps(
     steps = {}
     if purpose is not None:
         if not rows[0]["leaks"]:
-            steps[f"use {best['member']}, {purpose}"] = TASKS[task].use.format(run=place)
+            steps[f"use {best['member']}, {purpose}"] = task.use.format(run=place)
         steps["look into it"] = f"show {place} all"
     more = 2 * max(best["steps"], FEWEST_STEPS)
     train = f"train {best['member']} --resume --out {place} --steps {more}"

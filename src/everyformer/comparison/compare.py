@@ -31,7 +31,7 @@ from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
 from everyformer.core.devices import check_compiler, pick_device
 from everyformer.core.plugins import allow_model
-from everyformer.core.tasks import ALL_TASKS, TASKS
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
@@ -152,9 +152,9 @@ def read(config: CompareConfig, say: Say) -> Dataset:
             able=common_tasks(config.members),
             stored=config.data if config.resume else None,
         )
-        config.training.check_task(dataset.task)
+        config.training.check_task(dataset.does)
     say(f"{dataset.name}: {dataset.split}")
-    if config.decode is None and TASKS[dataset.task].continues and dataset.length > LONGEST:
+    if config.decode is None and dataset.does.continues and dataset.length > LONGEST:
         say(
             f"a token is timed after up to {LONGEST:,} others, not the {dataset.length:,} of a "
             "text, which may take long: --decode N measures more"
@@ -174,7 +174,7 @@ def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
     for entrant in ready:
         if entrant.error is not None:
             say(f"{entrant.member}: cannot be built: {entrant.error}")
-    ready = with_laws(ready, causal=TASKS[dataset.task].forward_only)
+    ready = with_laws(ready, causal=dataset.does.forward_only)
     for entrant in ready:
         for law in entrant.broken:
             say(f"{entrant.member} {sentence(law)}")

@@ -17,8 +17,8 @@ import statistics
 from collections.abc import Iterator, Sequence
 from string import ascii_lowercase
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Contrast, Metric, TableRow
+from everyformer.core.measures import METRICS
 from everyformer.core.student import mean_interval, p_value, power, quantile
 
 ERROR = 0.05

@@ -14,7 +14,6 @@ from torch import Tensor
 from everyformer.comparison.results import Sample
 from everyformer.core.devices import synchronise
 from everyformer.core.state import State
-from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
@@ -44,7 +43,7 @@ def contexts(asked: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
     Args:
         asked: in a comparison's options; None: the usual ones.
     """
-    if not TASKS[dataset.task].continues:
+    if not dataset.does.continues:
         return ()
     if asked is None:
         asked = (*CONTEXTS, *([min(dataset.length, LONGEST)] * (dataset.length > CONTEXTS[-1])))

@@ -9,7 +9,6 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
 from everyformer.comparison.plan import Entrant, Job
 from everyformer.comparison.results import Calibrated
-from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.training.config import TrainingConfig
@@ -145,7 +144,7 @@ def _training_seconds(
         return START + (config.budget_seconds or 0.0)
     assert entrant.config is not None
     step = statistics.median(known["rounds"])
-    task, row = TASKS[dataset.task], EVALUATION * step / config.batch
+    task, row = dataset.does, EVALUATION * step / config.batch
     evaluations = 1 + (known["steps"] // config.evaluate_every if config.evaluate_every else 0)
     rows: float = evaluations * _held_out(dataset, config.evaluate_sequences)
     writing = 0.0

@@ -9,6 +9,8 @@ from everyformer.core.errors import CheckpointError
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.spec import RunSpec
 
+RECORD, FORMAT = "comparison.json", "everyformer-comparison"
+"""the file that makes a folder a comparison's, and the format of its results"""
 JOB, RESULT = "job.json", "result.json"
 JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
 

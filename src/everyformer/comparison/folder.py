@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from filelock import FileLock, Timeout
 
 from everyformer.comparison.config import CompareConfig
+from everyformer.comparison.files import RECORD
 from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.system.files import empty, expanded, visible_files
@@ -15,7 +16,6 @@ from everyformer.system.plain import from_json, to_json
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.config import BUDGETS, TrainingConfig
 
-RECORD = "comparison.json"
 FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
 _MORE = "; seeds are added where they are needed of a comparison begun with --until-settled"

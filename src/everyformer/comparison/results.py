@@ -3,34 +3,22 @@
 result.json holds a `Result`, results.json `Results`; all values are plain.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
 from everyformer.benchmark.points import Point
 from everyformer.core.means import MEANS, Mean
+from everyformer.core.measures import Metric as Metric
+from everyformer.core.tasks import TASKS, Task
 from everyformer.training.config import Precision
+from everyformer.training.curves import Curve as Curve
+from everyformer.training.curves import Evaluation as Evaluation
+from everyformer.training.curves import Logged as Logged
 
-Metric = Literal[
-    "bits_per_byte",
-    "bits_per_dim",
-    "loss",
-    "action_loss",
-    "accuracy",
-    "mae",
-    "scaled_rmse",
-    "rmse",
-    "r2",
-]
-"""see `comparison.metrics.METRICS`"""
 Interval = list[float]
 """low and high end"""
 Axis = Literal["seconds", "tokens", "flops"]
 """what a training has spent"""
-
-
-Evaluation = dict[str, Any]
-"""what `training.evaluate` gives: ``loss`` and what else the task is measured by, each with its
-``METRIC_interval``"""
 
 
 class Sample(TypedDict):
@@ -105,24 +93,6 @@ class Trained(TypedDict):
 
 
 Result = Trained | Failed
-
-
-class Logged(TypedDict):
-    """A step or an evaluation of metrics.jsonl, with what had been spent by then."""
-
-    step: int
-    seconds: float
-    tokens: int
-    flops: int
-    loss: NotRequired[float]
-    evaluation: NotRequired[Evaluation]
-
-
-class Curve(TypedDict):
-    """Curve of a training."""
-
-    training: list[Logged]
-    evaluations: list[Logged]
 
 
 class Planned(Curve):
@@ -323,3 +293,8 @@ def quality_of(evaluation: Evaluation, metric: Metric) -> float:
 def interval_of(evaluation: Evaluation, metric: Metric) -> Interval | None:
     """Its 95% interval over validation sequences; None where it is not known."""
     return evaluation.get(f"{metric}_interval")
+
+
+def task_of(data: Mapping[str, Any]) -> Task:
+    """The task of the ``data`` of `Results`."""
+    return TASKS[data["task"]]

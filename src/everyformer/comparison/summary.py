@@ -5,16 +5,12 @@ What only the whole table tells of a row (its tiers, its equals) is added when a
 
 import statistics
 from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Calibrated,
-    Curve,
-    Evaluation,
     FailedRow,
     Logged,
     Metric,
@@ -23,27 +19,18 @@ from everyformer.comparison.results import (
     interval_of,
     quality_of,
 )  # fmt: skip
+from everyformer.core.measures import METRICS
 from everyformer.core.student import mean_interval
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 from everyformer.family import info
-from everyformer.training.logging import read_metrics
-from everyformer.training.worth import baseline, is_better
 
 WEIGHT = 4
 """bytes of a parameter, which a training needs at least: less was not measured but missed"""
-NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
-"""said of the loss of a model that leaks"""
-
-
-def quality_metric(task: str, evaluation: Evaluation) -> Metric:
-    """Metric that a table of this task is ranked by."""
-    metric = next(metric for metric in TASKS[task].metrics if metric in evaluation)
-    return cast(Metric, metric)
 
 
 def member_row(
     member: str,
-    task: str,
+    task: Task,
     parameters: int,
     runs: Sequence[Trained],
     metric: Metric,
@@ -58,7 +45,7 @@ def member_row(
         if METRICS[metric].share:
             interval = [max(0.0, interval[0]), min(1.0, interval[1])]
     speed: Any = calibrated or {}
-    base, peak = baseline(task, first["evaluation"]), speed.get("peak_bytes") or 0
+    base, peak = task.baseline(first["evaluation"]), speed.get("peak_bytes") or 0
     return {
         "member": member,
         "status": "done",
@@ -85,7 +72,7 @@ def member_row(
         "sample": first.get("sample"),
         "baseline": base and base.value,
         "baseline_words": base.words if base else "",
-        "beats_baseline": base and all(is_better(run["evaluation"], base) for run in runs),
+        "beats_baseline": base and all(task.beats(run["evaluation"], base) for run in runs),
         "seconds": statistics.mean(run["seconds"] for run in runs),
         "speed_spread": speed.get("speed_spread"),
         "decode_spread": speed.get("decode_spread", {}),
@@ -102,25 +89,6 @@ def _mean(values: Iterable[float | None]) -> float | None:
     """Mean of the runs that tell it; None: no run does."""
     known = [value for value in values if value is not None]
     return statistics.mean(known) if known else None
-
-
-def curve(run: Path, last: int | None = None) -> Curve:
-    """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far.
-
-    ``last``: the step that they end with.
-    """
-    rows = read_metrics(run / "metrics.jsonl")
-    if last is not None:
-        rows = [row for row in rows if row["step"] <= last]
-    training = [row for row in rows if "evaluation" not in row]
-    evaluations = [row for row in rows if "evaluation" in row]
-    by_step = {row["step"]: row for row in training}
-    for row in evaluations:
-        near = by_step.get(row["step"]) or max(
-            (r for r in training if r["step"] <= row["step"]), key=lambda r: r["step"], default={}
-        )
-        row |= {key: near.get(key, 0) for key in ("seconds", "tokens", "flops")}
-    return cast(Curve, {"training": training, "evaluations": evaluations})
 
 
 def time_to(target: float, seeds: Sequence[Sequence[Logged]], metric: Metric) -> float | None:

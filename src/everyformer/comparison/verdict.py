@@ -8,8 +8,8 @@ from typing import Literal
 
 from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.contrasts import seeds_to_see, smallest_seen, within_margin
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric, Power, Run, TableRow, Verdict
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few
 
 SCATTER = 0.25

@@ -20,7 +20,6 @@ from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.leaks import leak_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.position import Position
-from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.datastores.runs import train_run
 from everyformer.family import info
@@ -103,7 +102,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     model.eval()
     if leak := leak_of(model, dataset.length):
         result["leaks"] = leak
-    if TASKS[dataset.task].continues:
+    if dataset.does.continues:
         with doing(f"reading and writing with {config.member}"):
             result["by_position"] = loss_by_position(reading, dataset)
             result["sample"] = sample(reading, dataset)
@@ -119,10 +118,10 @@ def limits_of(model: Model) -> list[str]:
     limits = []
     parts = (part for part in model.modules() if isinstance(part, Mixer | Position))
     tables = [part.max_length for part in parts if part.max_length is not None]
-    if tables and not TASKS[model.config.task].pictures:
+    if tables and not model.config.does.pictures:
         limits.append(f"reads at most {min(tables):,} tokens, where its tables end")
     streaming = info(model.config.member).streaming
-    if TASKS[model.config.task].continues and isinstance(streaming, str):
+    if model.config.does.continues and isinstance(streaming, str):
         limits.append(
             "has no exact state, so every token that it writes reads the whole text again"
         )

@@ -56,6 +56,11 @@ class Options:
     gone: ClassVar[dict[str, Any]] = {}
     """options of earlier versions with their defaults, which files of those may hold"""
 
+    @classmethod
+    def settled(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Plain values of these options, with those that were not given."""
+        return values
+
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
             if (value := getattr(self, name)) is not self.missing:

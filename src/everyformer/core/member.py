@@ -9,6 +9,7 @@ from typing import Any
 from everyformer.core.config import Choice
 from everyformer.core.errors import require_word
 from everyformer.core.formula import letters_in, value_of
+from everyformer.core.tasks import TASKS, Task
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,11 @@ class Member:
     """the gene by which it is what it is"""
     group: str = "others"
     """the members that it is listed with, where many are compared"""
+
+    @property
+    def task(self) -> Task:
+        """The first of its tasks."""
+        return TASKS[self.tasks[0]]
 
     @property
     def is_mixer(self) -> bool:

@@ -1,11 +1,33 @@
-"""`TASKS`: jobs of a model, one record each.
+"""`Task`: one thing that a model does with data, whole; `TASKS` knows all by name.
 
-A task is its record everywhere: callers read these fields, never its
-name. A new one is a record here, a model, and data that serves it.
+A task is its object everywhere: callers read its facts and ask it to act, and never compare its
+name. Each is a class in a file of `everyformer.tasks`; another package brings one by the
+entry-point group ``everyformer.tasks``, a user by --plugin.
+
+    text, table, pictures -> kind of data -> `Dataset` -> batches -> `Task.build`, its loss
+      -> `Task.scores` -> `Task.worth`, `Task.table`; `Task.predictor` answers rows
 """
 
-from dataclasses import dataclass
-from typing import Literal, get_args
+from __future__ import annotations
+
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+from everyformer.core.baselines import Baseline, beats, constant, sentence
+from everyformer.core.errors import UnsupportedError, unknown
+from everyformer.core.measures import Metric
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from everyformer.data.dataset import Dataset
+    from everyformer.genes.config import ModelConfig
+    from everyformer.models.base import Model
+    from everyformer.prediction.predictor import Predictor
+    from everyformer.tasks.scores import Scores
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"
 SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
@@ -16,32 +38,38 @@ TaskName = Literal[
     "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution",
     "classify-series", "regress-text", "regress-image", "regress-series", "decision",
 ]  # fmt: skip
+ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+GONE = {
+    "forecast": "forecasting of series left the library",
+    "policy": "proximal policy optimisation left the library for examples/ppo_gtrxl.py",
+}
+"""tasks of earlier versions, and what became of each"""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One task."""
+class Task(ABC):
+    """One task: first what it is, then what it does."""
 
-    name: str
-    about: str
+    name: ClassVar[str]
+    about: ClassVar[str]
     """what goes in, and what comes out"""
-    reads: Literal[
-        "text", "labelled text", "parallel text", "pictures", "series", "episodes", "environment"
-    ]
+    reads: ClassVar[Literal["text", "labelled text", "parallel text", "pictures", "series",
+                            "episodes"]]  # fmt: skip
     """the kind of data that it is learned from"""
-    predicts: Literal["next", "hidden", "class", "number", "action"]
+    predicts: ClassVar[Literal["next", "hidden", "class", "number", "action"]]
     """every next token or intensity, hidden tokens, one class or some numbers a row, or the action
     of every step"""
-    model: str
-    """module of `everyformer.models`, and the class or function that makes it of a config"""
-    train: str
+    goal: ClassVar[str] = "predicts"
+    """what a model does with data, in the question of a comparison"""
+    train: ClassVar[str]
     """how a member is trained for it on a user's data"""
-    encodes: bool = False
-    """whether an encoder reads a source for a decoder that writes"""
-    metrics: tuple[str, ...] = ("loss",)
-    """what a table is ranked by: the first of these that an evaluation has"""
-    use: str = "eval {run}"
+    use: ClassVar[str] = "eval {run}"
     """the words after `everyformer` that a trained run is first used by"""
+    encodes: ClassVar[bool] = False
+    """whether an encoder reads a source for a decoder that writes"""
+    metrics: ClassVar[tuple[Metric, ...]] = ("loss",)
+    """what a table is ranked by: the first of these measures (`everyformer.core.measures`) that an
+    evaluation has"""
+    loss_unit: ClassVar[str] = "nats per token"
 
     @property
     def classifies(self) -> bool:
@@ -104,11 +132,6 @@ class Task:
         return self.writes and self.reads == "text"
 
     @property
-    def carries(self) -> bool:
-        """True if its rows go on with what others ended with, as texts do."""
-        return self.continues
-
-    @property
     def translates(self) -> bool:
         """True if it writes a text for a text."""
         return self.encodes and not self.pictures
@@ -123,85 +146,91 @@ class Task:
         """True if one stack reads tokens of text."""
         return self.reads in ("text", "labelled text")
 
+    @abstractmethod
+    def build(self, config: ModelConfig) -> Model:
+        """The module that a complete config describes."""
 
-_BITS = ("bits_per_byte", "loss")
-_ERRORS = ("scaled_rmse", "rmse")
-TASKS: dict[str, Task] = {
-    task.name: task
-    for task in (
-        Task(
-            LM, "tokens -> the next token at every position", "text", "next",
-            "language:LanguageModel", "--data mytext.txt", metrics=_BITS,
-            use="generate {run} --prompt '...'",
-        ),
-        Task(
-            MLM, "tokens, some of them hidden -> the hidden ones", "text", "hidden",
-            "masked:MaskedLanguageModel", "--data mytext.txt --task mlm", metrics=_BITS,
-            use="predict {run} 'a [MASK] of text'",
-        ),
-        Task(
-            TEXT, "tokens -> a class", "labelled text", "class", "classifier:TextClassifier",
-            "--data reviews.csv", metrics=("accuracy",),
-            use="predict {run} 'your text'",
-        ),
-        Task(
-            IMAGE, "a picture -> a class", "pictures", "class", "classifier:ImageClassifier",
-            "--data myimages.zip", metrics=("accuracy",),
-            use="predict {run} mypicture.png",
-        ),
-        Task(
-            SEQ2SEQ, "a source text -> a target text", "parallel text", "next",
-            "seq2seq:EncoderDecoder",
-            "--data corpus-en-de.zip --tokenizer bpe:8000 --data.tokens 4096", encodes=True,
-            metrics=_BITS, use="eval {run} --bleu",
-        ),
-        Task(
-            PIXELS, "a picture -> the next intensity at every position", "pictures", "next",
-            "pixels:PixelModel", "--data myimages.zip --task pixels",
-            metrics=("bits_per_dim", "loss"), use="generate {run}",
-        ),
-        Task(
-            ENLARGE, "a small picture -> a large one", "pictures", "next",
-            "pixels:SuperResolution",
-            "--data myimages.zip --task super-resolution --data.small 8", encodes=True,
-            metrics=("bits_per_dim", "loss"), use="generate {run}",
-        ),
-        Task(
-            SERIES, "a series of numbers -> a class", "series", "class",
-            "classifier:SeriesClassifier", "--data myseries.npz", metrics=("accuracy",),
-            use="predict {run} myseries.npz",
-        ),
-        Task(
-            TEXT_NUMBER, "tokens -> a number", "labelled text", "number",
-            "classifier:TextClassifier", "--data reviews.csv --task regress", metrics=_ERRORS,
-            use="predict {run} 'your text'",
-        ),
-        Task(
-            IMAGE_NUMBER, "a picture -> a number", "pictures", "number",
-            "classifier:ImageClassifier", "--data myimages.npz --task regress", metrics=_ERRORS,
-            use="predict {run} mypicture.png",
-        ),
-        Task(
-            SERIES_NUMBER, "a series of numbers -> a number", "series", "number",
-            "classifier:SeriesClassifier", "--data myseries.npz --task regress", metrics=_ERRORS,
-            use="predict {run} myseries.npz",
-        ),
-        Task(
-            DECISION, "returns-to-go, states and actions -> the next action", "episodes", "action",
-            "decision:decision_model", "--data myepisodes", metrics=("action_loss",),
-        ),
-    )
-}  # fmt: skip
-ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
-GONE = {
-    "forecast": "forecasting of series left the library",
-    "policy": "proximal policy optimisation left the library for examples/ppo_gtrxl.py",
-}
-"""tasks of earlier versions, and what became of each"""
+    @abstractmethod
+    def scores(self, model: nn.Module, dataset: Dataset, details: bool = False) -> Scores:
+        """What an evaluation counts, and the measures that follow from it.
+
+        Args:
+            details: of classes, each by itself too.
+        """
+
+    def metric(self, evaluation: Mapping[str, Any]) -> Metric:
+        """The measure that a table is ranked by."""
+        return next(name for name in self.metrics if name in evaluation)
+
+    def baseline(self, evaluation: Mapping[str, Any]) -> Baseline | None:
+        """What an answer that reads nothing of the input has, in the measure that the task is
+        ranked by; None where there is none."""
+        return constant(self.metrics, evaluation)
+
+    def beats(self, evaluation: Mapping[str, Any], base: Baseline) -> bool:
+        """True if an evaluation surely beats the baseline: its whole 95% interval does, where it is
+        known; of one row nothing is sure."""
+        return beats(evaluation, base)
+
+    def worth(self, evaluation: Mapping[str, Any]) -> str | None:
+        """A sentence on whether an evaluation beats the baseline; None where there is none."""
+        base = self.baseline(evaluation)
+        return None if base is None else sentence(base, self.beats(evaluation, base))
+
+    def table(self, evaluation: Mapping[str, Any], dataset: Dataset) -> str | None:
+        """An evaluation for people, as tables; None: a line for each measure says it."""
+        return None
+
+    def predictor(self, name: str) -> type[Predictor]:
+        """What answers rows.
+
+        Args:
+            name: what the refusal calls the model.
+
+        Raises:
+            UnsupportedError: a row has no class, no numbers, and no next or hidden tokens; names
+                the verb that shows what such a model does.
+        """
+        raise UnsupportedError(
+            f"{name} has the task {self.name}, which {self.shown_by}; "
+            "predict is for runs that classify, measure, go on with a text or fill it"
+        )
+
+    shown_by: ClassVar[str] = "writes whole sequences: everyformer generate shows them"
+    """what shows what a model does that answers no rows"""
+
+
+class Tasks(Mapping[str, Task]):
+    """Every task by its name, those of this library first."""
+
+    def __getitem__(self, name: str) -> Task:
+        found = _own().get(name)
+        if found is None:
+            raise unknown("task", name, self)
+        return found
+
+    def __contains__(self, name: object) -> bool:
+        return name in _own()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_own())
+
+    def __len__(self) -> int:
+        return len(_own())
+
+
+TASKS = Tasks()
+
+
+@cache
+def _own() -> dict[str, Task]:
+    """Tasks of this library, whose files import no model until they act."""
+    kinds: tuple[type[Task], ...] = importlib.import_module("everyformer.tasks").OWN
+    return {kind.name: kind() for kind in kinds}
 
 
 def tasks_that(what: str) -> tuple[str, ...]:
-    """Names of the tasks whose record says yes to ``what``, a field or property of `Task`."""
+    """Names of the tasks that say yes to ``what``, a field or property of `Task`."""
     return tuple(name for name, task in TASKS.items() if getattr(task, what))
 
 

@@ -121,7 +121,7 @@ class Arrays(Kind):
                 self.refuse(group)
         if self.form == "pictures":
             return _pictures(parts, config, self.task, source, self.request.classes)
-        if not TASKS[self.task].answers:
+        if not self.does.answers:
             return _text(parts, config, self.task, source)
         inputs, lengths = _rows_of(parts, self.form, source.spec)
         labels, classes = _targets(parts, self.task, source.spec, self.request.classes)

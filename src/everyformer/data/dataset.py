@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from everyformer.core.config import to_dict
-from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.errors import DataError, UnsupportedError
+from everyformer.core.tasks import TASKS, Task, TaskName
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
+
+if TYPE_CHECKING:
+    from everyformer.data.text import TextDataset
+    from everyformer.genes.config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,64 @@ class Dataset(ABC):
         """
 
     @property
+    def does(self) -> Task:
+        """The task."""
+        return TASKS[self.task]
+
+    @property
+    def running_text(self) -> TextDataset | None:
+        """These data as a text that goes on from row to row, where they are one."""
+        return None
+
+    @property
+    def commonest(self) -> int | None:
+        """Id of the commonest class of training, which a constant answer gives; None where none is
+        counted."""
+        return None
+
+    @property
+    def balanced_weights(self) -> np.ndarray | None:
+        """(classes,) weights that make all classes as common; None where none is counted."""
+        return None
+
+    def as_of(self, commonest: int | None) -> Self:
+        """These data, whose constant answer is another training part's ``commonest`` class."""
+        return self
+
+    def require_like(  # noqa: B027 (most data fit by their sizes alone)
+        self, config: ModelConfig, facts: Mapping[str, Any], what: str
+    ) -> None:
+        """Refuse what a trained model does not fit.
+
+        Args:
+            facts: `summary` of the data that it was trained on. what: what messages call it.
+
+        Raises:
+            DataError: says both, and what to do.
+        """
+
+    def held_out_pairs(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
+        """Sources (S,) as tokens and their translations as text, in the order of the files.
+
+        Raises:
+            UnsupportedError: these are no pairs.
+        """
+        raise UnsupportedError(
+            f"only parallel text can be translated; {self.name} is data of the task {self.task}: "
+            "leave out --bleu and --translations"
+        )
+
+    def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
+        """``count`` held-out pictures (n, C, H, W) at equal distances, and their class ids.
+
+        Raises:
+            UnsupportedError: these are no pictures.
+        """
+        raise UnsupportedError(
+            f"{self.name} is data of the task {self.task}, and holds no pictures"
+        )
+
+    @property
     def counting(self) -> float | None:
         """The loss a held-out target of whoever has counted those of the training part
         (`everyformer.data.counting`); None where that has no meaning."""
@@ -98,7 +160,7 @@ class Dataset(ABC):
     @property
     def target_ends(self) -> dict[str, int]:
         """Start and end token of seq2seq, the separator for both; {} of other tasks."""
-        if not TASKS[self.task].translates:
+        if not self.does.translates:
             return {}
         end = 0 if self.tokenizer is None else self.tokenizer.separator
         assert end is not None
@@ -112,7 +174,7 @@ class Dataset(ABC):
             "classes": max(len(self.classes), 1),
             "image": self.image,
             "source_image": self.source_image,
-            "class_names": self.classes if TASKS[self.task].draws else (),
+            "class_names": self.classes if self.does.draws else (),
             **self.target_ends,
         }
         if self.numbers is not None:
@@ -170,6 +232,9 @@ class ClassedDataset(Dataset):
         if not self.classes or self.usual is not None:
             return self.usual
         return majority(self.labels, self.train_rows, self.validation_rows)[0]
+
+    def as_of(self, commonest: int | None) -> Self:
+        return replace(self, usual=commonest) if self.classes else self
 
     @property
     def majority(self) -> float | None:

@@ -8,13 +8,15 @@ Returns-to-go are those of whole episodes, before any window is cut. What a wind
 is padding in front: zeros that are masked, and -100 for actions that are chosen.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,6 +39,9 @@ from everyformer.rl.minari_sets import MINARI
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Statistics, Trajectories
 from everyformer.system.files import expanded
+
+if TYPE_CHECKING:
+    from everyformer.genes.config import ModelConfig
 
 CONTEXT = 20
 """steps that are read at once, where nothing is said"""
@@ -73,6 +78,25 @@ class EpisodeDataset(Dataset):
     """episodes that are trained on"""
     held_out: np.ndarray
     """episodes that are not"""
+
+    def require_like(self, config: ModelConfig, facts: Mapping[str, Any], what: str) -> None:
+        """Refuse episodes of another environment than the run's, and longer than its table."""
+        if fault := config.episodes.misfit(self.shape):
+            raise DataError(f"{self.name} is of another environment than {what}: {fault}")
+        recorded = facts.get("environment")
+        # earlier versions kept its options beside the name
+        mine = recorded["name"] if isinstance(recorded, dict) else recorded
+        if mine is not None and self.environment not in (None, mine):
+            raise DataError(
+                f"{self.name} is of {self.environment}, but {what} was trained on {mine}: give "
+                "data of that one"
+            )
+        if self.shape.longest > config.timesteps:
+            raise DataError(
+                f"{self.name} has episodes of up to {self.shape.longest:,} steps, but {what} "
+                f"knows {config.timesteps:,} timesteps: train one with a larger "
+                "--model.decision.table"
+            )
 
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         ends = self.lengths[self.train].cumsum()

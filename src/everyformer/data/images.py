@@ -60,7 +60,6 @@ class ImageDataset(ClassedDataset):
     """(pictures, channels, height, width) uint8, memory-mapped."""
 
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:
-        """``count`` held-out pictures (n, C, H, W) at equal distances, and their class ids."""
         rows = self.validation_rows[spread(len(self.validation_rows), count)]
         classes = torch.from_numpy(self.labels[rows]) if self.classes else None
         return torch.from_numpy(np.array(self.pixels[rows])), classes
@@ -68,7 +67,7 @@ class ImageDataset(ClassedDataset):
     @cached_property
     def counting(self) -> float | None:
         """Of intensities in the order of their targets; None where rows are answered."""
-        if TASKS[self.task].answers:
+        if self.does.answers:
             return None
         train, held_out = (
             [np.moveaxis(picture, 0, -1).ravel() for picture in self.pixels[rows[:ROWS]]]
@@ -79,7 +78,7 @@ class ImageDataset(ClassedDataset):
     def rows(self, chosen: np.ndarray) -> Batch:
         inputs = torch.from_numpy(np.array(self.pixels[chosen]))
         labels = self.answers(chosen)
-        if TASKS[self.task].answers:
+        if self.does.answers:
             return Batch(inputs, labels)
         targets = inputs.permute(0, 2, 3, 1).flatten(1).long()
         batch = Batch(inputs, targets, labels=labels if self.classes else None)

@@ -21,7 +21,17 @@ from typing import Any, ClassVar, TypeVar, cast
 
 from everyformer.core.config import NoOptions, field_defaults, from_dict
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
-from everyformer.core.tasks import ALL_TASKS, LM, MLM, SEQ2SEQ, TASKS, TEXT, TaskName, tasks_called
+from everyformer.core.tasks import (
+    ALL_TASKS,
+    LM,
+    MLM,
+    SEQ2SEQ,
+    TASKS,
+    TEXT,
+    Task,
+    TaskName,
+    tasks_called,
+)
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import (
     GROUPS,
@@ -168,6 +178,11 @@ class Kind(ABC):
                 which is meant.
         """
 
+    @property
+    def does(self) -> Task:
+        """The record of the task."""
+        return TASKS[self.task]
+
     @abstractmethod
     def load(self) -> Dataset:
         """The data, ready to give batches.
@@ -196,7 +211,7 @@ class Kind(ABC):
             given = group is TokenOptions and self.request.tokenizer is not None
             if group not in reads and not given:
                 self.refuse(group)
-        if MaskOptions in reads and TASKS[self.task].predicts != "hidden":
+        if MaskOptions in reads and self.does.predicts != "hidden":
             self.refuse(MaskOptions)
         values = named_values(self.config.options, "--data.options")
         self.options = from_dict(self.Options, values, "--data.options ")

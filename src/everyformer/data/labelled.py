@@ -166,7 +166,7 @@ class LabelledText(TextFiles):
         source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
         spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
         draw = config.validation, config.seed, config.part
-        measures = TASKS[self.task].measures
+        measures = self.does.measures
         what = [*(["numbers"] if measures else []), *(["skip"] * (config.unlabelled != "refuse"))]
         key = digest(FORMAT, "labelled", source.stamp(), *draw, spec, config.columns, *what)
         known = self.request.classes

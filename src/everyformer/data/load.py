@@ -6,7 +6,7 @@ from inspect import isabstract
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plugins import loaded, offer_of
-from everyformer.core.tasks import ALL_TASKS, TASKS
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig
@@ -34,7 +34,7 @@ class Text(TextFiles):
         return True
 
     def check(self) -> None:
-        task = TASKS[self.task]
+        task = self.does
         if task.series:
             raise DataError(
                 f"'{self.config.source}' holds no series, which the task {task.name} needs; give "
@@ -52,7 +52,7 @@ class Text(TextFiles):
 
     def load(self) -> Dataset:
         text = load_text(self.request.source, self.config, self.request.tokenizer)
-        return masked(text, self.config) if TASKS[self.task].predicts == "hidden" else text
+        return masked(text, self.config) if self.does.predicts == "hidden" else text
 
 
 KINDS: tuple[type[Kind], ...] = (

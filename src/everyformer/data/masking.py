@@ -13,11 +13,13 @@ Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-rese
 of a row's tokens are chosen, rounded; in this module each by itself, so that 15% is a mean.
 """
 
+from __future__ import annotations
+
 import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,7 +34,9 @@ from everyformer.data.selection import Draws, spread
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
-from everyformer.genes.config import ModelConfig
+
+if TYPE_CHECKING:
+    from everyformer.genes.config import ModelConfig
 
 MASKED, RANDOM = 0.8, 0.1
 """Shares of the chosen tokens that become the mask token and a random one."""

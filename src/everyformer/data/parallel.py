@@ -145,8 +145,7 @@ class ParallelDataset(Dataset):
         """(rows, 2) tokens of source and target, end tokens included."""
         return np.diff(self.bounds[2 * rows[:, None] + np.arange(3)], axis=1)
 
-    def held_out(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
-        """Sources (S,) as tokens and their translations as text, in the order of the files."""
+    def held_out_pairs(self, limit: int | None = None) -> tuple[list[Tensor], list[str]]:
         chosen = spread(len(self.validation_rows), limit)
         texts = from_json(self.references.read_text(encoding="utf-8"))
         sources = [

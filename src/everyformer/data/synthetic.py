@@ -83,7 +83,7 @@ class GeneratedDataset(Dataset):
     @cached_property
     def counting(self) -> float | None:
         """Of scored tokens of some rows; None where rows are answered."""
-        if TASKS[self.task].answers:
+        if self.does.answers:
             return None
         batches = self.train_batch(0, COUNTED, 0), *self.validation_batches(COUNTED, COUNTED)
         train, held_out = ([batch.targets[batch.counted].numpy()] for batch in batches)
@@ -181,7 +181,7 @@ class ListOpsDataset(GeneratedDataset):
             inputs[row, : len(tokens)] = tokens
             keep[row, : len(tokens)] = True
         answers = torch.from_numpy(values)
-        if TASKS[self.task].measures:
+        if self.does.measures:
             answers = answers[:, None].float()
         return Batch(torch.from_numpy(inputs), answers, torch.from_numpy(keep))
 
@@ -234,7 +234,7 @@ class WavesDataset(GeneratedDataset):
         forms = np.stack((np.sin(2 * np.pi * turns), np.where(within < 0.5, 1, -1), 2 * within - 1))
         series = forms[shapes, np.arange(count)] + NOISE * random.standard_normal(turns.shape)
         inputs = torch.from_numpy(series[..., None].astype(np.float32))
-        if TASKS[self.task].measures:
+        if self.does.measures:
             return Batch(inputs, torch.from_numpy(periods[:, None].astype(np.float32)))
         return Batch(inputs, torch.from_numpy(shapes))
 

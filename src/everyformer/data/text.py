@@ -65,6 +65,10 @@ class TextDataset(Dataset):
     """True where tokens see only their document. A separator, which ends a document, counts as the
     first token of the next one, so that every token has something to be predicted from."""
 
+    @property
+    def running_text(self) -> "TextDataset":
+        return self
+
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
         random = np.random.default_rng((seed, step))
         starts = random.integers(0, self.training_rows(len(self.train)) - self.length, size)

@@ -16,6 +16,7 @@ from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.modules import evaluating, memories_of
 from everyformer.core.taps import Tap
 from everyformer.core.wording import counted
 from everyformer.data.batch import batched
@@ -27,8 +28,7 @@ from everyformer.datastores.store.record import Dtype, Origin, bytes_needed
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.store.writing import Writer, is_unfinished
 from everyformer.datastores.texts import Texts, Window, windows
-from everyformer.genes.memory.base import memories_of
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.models.language import LanguageModel
 from everyformer.system.fingerprint import weights_digest
 from everyformer.system.memory import size

@@ -10,7 +10,6 @@ from typing import Any
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.data.dataset import Dataset
-from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores import knn_run, spalm_run
 from everyformer.datastores.job import FOLDER, Companion, JobOutcome, Say, StoreJob
@@ -48,7 +47,8 @@ def train_run(
     companion = companion_of(model.config) if isinstance(model, LanguageModel) else None
     if companion is None:
         return JobOutcome(train(model, dataset, config, run, **more), model, dataset)
-    if not isinstance(dataset, TextDataset):
+    text = dataset.running_text
+    if text is None:
         raise ConfigError(
             f"retrieval '{model.config.genes[RETRIEVAL.name].name}' stores a text that goes on; "
             f"{dataset.name} has none: give text, or --retrieval none"
@@ -58,7 +58,7 @@ def train_run(
             f"{model.config.member} stores its training text, which one process does: start it "
             "without torchrun"
         )
-    return companion.train_with(StoreJob(model, dataset, config, run, say, more))
+    return companion.train_with(StoreJob(model, text, config, run, say, more))
 
 
 def companion_of(config: ModelConfig) -> Companion | None:
@@ -86,9 +86,10 @@ def reading_model(model: Model, path: Path, tokenizer: Tokenizer | None, say: Sa
 def reading_data(config: ModelConfig, path: Path, dataset: Dataset, say: Say) -> Dataset:
     """``dataset`` as the model of the run at ``path`` reads it."""
     companion = companion_of(config)
-    if companion is None or not isinstance(dataset, TextDataset):
+    text = dataset.running_text
+    if companion is None or text is None:
         return dataset
-    return companion.open_data(_there(path, config), config, dataset, say)
+    return companion.open_data(_there(path, config), config, text, say)
 
 
 def _there(path: Path, config: ModelConfig) -> Path:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from everyformer.core.devices import widest
+from everyformer.core.modules import evaluating
 from everyformer.data.batch import IGNORED
 from everyformer.data.text import TextDataset
-from everyformer.models.base import evaluating
 from everyformer.models.knn_lm import KnnLanguageModel, log_probabilities, weights
 
 

@@ -17,9 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.modules import memories_of
 from everyformer.experiments.figures import lines
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.memory.base import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory
 from everyformer.models.base import Model
 from everyformer.models.build import create_model

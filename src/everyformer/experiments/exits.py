@@ -16,7 +16,6 @@ from torch import Tensor
 
 from everyformer.core.tally import tallied
 from everyformer.data.dataset import Dataset
-from everyformer.data.text import TextDataset
 from everyformer.exits.calibration import Calibration, drawn_prompts
 from everyformer.exits.learn_then_test import Guarantee
 from everyformer.exits.resplits import resplit
@@ -130,8 +129,9 @@ def agree(study: Study, data: Dataset, model: Model, judge: Model) -> None:
 
 def promise(study: Study, data: Dataset, model: Model) -> None:
     """Write at every threshold, choose on halves of the prompts, and test on the others."""
-    assert isinstance(data, TextDataset)
-    prompts = drawn_prompts([np.asarray(data.validation)], 32, TOKENS, PROMPTS, study.seed)
+    text = data.running_text
+    assert text is not None
+    prompts = drawn_prompts([np.asarray(text.validation)], 32, TOKENS, PROMPTS, study.seed)
     calibration = Calibration(model, prompts, None, tokens=TOKENS, batch=48)
     losses = {threshold: calibration.losses(threshold).tolist() for threshold in TESTED}
     splits = resplit(losses, PROMISE, seed=study.seed)

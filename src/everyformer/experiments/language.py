@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -142,8 +142,7 @@ def fill_in(study: Study) -> Outcome:
     trained on every byte of its windows, the masked one on the 30% that are hidden.
     """
     practice = load("mlm", length=LENGTH, mask_rate=RATE)
-    data = load("mlm", length=LENGTH, mask_rate=SINGLE)
-    assert isinstance(data, MaskedTextDataset)
+    data = cast(MaskedTextDataset, load("mlm", length=LENGTH, mask_rate=SINGLE))
     study.order(f"{name}, accuracy" for name in READERS)
     for seed in study.seeds():
         both = create_model("bert", "mlm", vocabulary=data.vocabulary, **SIZES)

@@ -37,9 +37,9 @@ from everyformer.experiments.figures import panels
 from everyformer.experiments.study import Outcome, Study, experiment, finished
 from everyformer.system.files import write_text
 from everyformer.system.machine import LoadMeter, cores
+from everyformer.tasks.classify.scores import wilson
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
-from everyformer.training.measures import wilson
 from everyformer.training.spec import build_run
 
 TRIALS, SEEDS, ERROR = 200, 3, 0.05
@@ -73,7 +73,7 @@ class Bench:
             run = job(self.config, entrant, seed, rate).run
             result = finished(train(build_run(run, self.data), self.data, run.training, show=False))
             runs.append({**dataclasses.asdict(result), "status": "done"})
-        return member_row(name, self.data.task, entrant.parameters or 0, runs, self.metric)
+        return member_row(name, self.data.does, entrant.parameters or 0, runs, self.metric)
 
     def judged(self, rows: Sequence[TableRow], seeds: int = SEEDS) -> tuple[bool, list[str]]:
         """Whether two rows are told apart by their first ``seeds``, and who is named the best."""

@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -23,9 +22,9 @@ def load(task: str = "lm", **options: Any) -> Dataset:
 def model_for(data: Dataset, member: str, **options: Any) -> Model:
     """A model of ``member`` for the data; ``options`` are its sizes and those of its genes."""
     sizes: dict[str, Any] = {"vocabulary": data.vocabulary, "max_length": data.length}
-    if TASKS[data.task].pictures:
+    if data.does.pictures:
         sizes = {"image": data.image}
-    if TASKS[data.task].classifies:
+    if data.does.classifies:
         sizes["classes"] = len(data.classes)
     return create_model(member, data.task, **sizes, **options)
 

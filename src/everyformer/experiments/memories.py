@@ -16,12 +16,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from everyformer.core.modules import memories_of
 from everyformer.core.trace import trace
 from everyformer.data.text import TextDataset
 from everyformer.experiments.figures import bars, lines, panels, plot
 from everyformer.experiments.measures import listed, load, mean
 from everyformer.experiments.study import Outcome, Study, experiment
-from everyformer.genes.memory.base import memories_of
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.training.evaluate import evaluate_long
@@ -102,8 +102,8 @@ def segments(study: Study) -> Outcome:
 
 def text_of(study: Study, length: int, held_out: int) -> TextDataset:
     """The data in segments, with so many bytes of its held-out part."""
-    text = load(source=study.source, length=length)
-    assert isinstance(text, TextDataset)
+    text = load(source=study.source, length=length).running_text
+    assert text is not None
     return dataclasses.replace(text, validation=text.validation[:held_out])
 
 

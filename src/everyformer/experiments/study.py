@@ -28,7 +28,6 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, set_learning_rate
 from everyformer.training.result import TrainResult
-from everyformer.training.worth import baseline
 
 Say = Callable[[str], None]
 Batches = Callable[[torch.Generator], tuple[Tensor, Tensor]]
@@ -233,7 +232,7 @@ class Study:
             steps=self.steps(steps), seed=self.seed, evaluate_every=None, **options
         )
         evaluation = finished(train(model, data, config, show=False)).evaluation
-        if (base := baseline(data.task, evaluation or {})) is not None:
+        if (base := data.does.baseline(evaluation or {})) is not None:
             name = f"{base.words}, {base.metric.replace('_', ' ')} on {data.name}"
             self.beside.setdefault(name, []).append(base.value)
         return model.eval()

@@ -26,12 +26,13 @@ from tqdm import tqdm
 
 from everyformer.core.errors import DataError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.modules import evaluating
 from everyformer.core.state import StackState
 from everyformer.data.text import decode
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.models.seq2seq import EncoderDecoder
 from everyformer.system.extras import extra_module
 from everyformer.system.memory import check_memory

@@ -13,10 +13,11 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.modules import evaluating
 from everyformer.core.state import State
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.models.pixels import DrawingModel, SuperResolution
 from everyformer.system.memory import check_memory
 

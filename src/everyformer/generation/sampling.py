@@ -20,14 +20,14 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.core.mask import Mask
+from everyformer.core.modules import evaluating
 from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState
-from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
 from everyformer.genes.depth.early_exits import reading_prompt
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 
 ENDED = -1
 """in a batch, for the tokens that a row has not, since its text has ended"""
@@ -205,7 +205,7 @@ def stream(
     """
     if tokens is not None and tokens < 0:
         raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
-    if not TASKS[model.config.task].continues:
+    if not model.config.does.continues:
         raise UnsupportedError(
             f"a model of the task {model.config.task} continues no text: tokens are drawn from lm"
         )

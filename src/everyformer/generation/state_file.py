@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import CheckpointError, EveryformerError, ShapeError
+from everyformer.core.modules import evaluating
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.generation.sampling import ENDED
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.system.files import expanded, file_written_whole
 from everyformer.training.storage import read_tensors, write_tensors
 

@@ -17,8 +17,8 @@ from everyformer.core.bounds import (
     Share,
     Whole,
 )  # fmt: skip
-from everyformer.core.config import Choice, Options
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.config import Choice, Options, from_dict, to_dict
+from everyformer.core.tasks import TASKS, Task, TaskName
 from everyformer.genes.model_options import (
     STEPS,
     DecisionOptions,
@@ -181,6 +181,19 @@ class ModelConfig(Architecture):
     schedule: dict[str, tuple[Any, ...]] = field(default_factory=dict)
     """options of the mixer that differ by layer: name -> one value a layer ('mixer' itself too)"""
 
+    @property
+    def does(self) -> Task:
+        """The task."""
+        return TASKS[self.task]
+
+    @classmethod
+    def settled(cls, values: dict[str, Any]) -> dict[str, Any]:
+        from everyformer.genes import GENES
+
+        config = from_dict(cls, values)
+        genes = {name: GENES[name].filled(choice) for name, choice in config.genes.items()}
+        return to_dict(config.with_genes(**genes))
+
     def with_genes(self, **chosen: Choice) -> Self:
         """The same model with other choices for some genes."""
         return dataclasses.replace(self, genes=self.genes | chosen)
@@ -188,7 +201,7 @@ class ModelConfig(Architecture):
     @property
     def outputs(self) -> int:
         """Numbers that are said of a row: a score for each class, or what is predicted."""
-        return len(self.target_mean) if TASKS[self.task].measures else self.classes
+        return len(self.target_mean) if self.does.measures else self.classes
 
     @property
     def embedding_scale(self) -> float:
@@ -218,12 +231,12 @@ class ModelConfig(Architecture):
         """Tokens that the mixers see at most: patches plus class token, pixels, those of a window
         of steps (and of one more, for rows of a stream that are over and stand still), or
         max_length."""
-        if TASKS[self.task].acts:
+        if self.does.acts:
             return self.step_tokens * (self.episodes.context + 1)
         if self.image is None:
             return (self.max_length or DEFAULT_LENGTH) + (self.pooling == "class")
         channels, height, width = self.image
-        if TASKS[self.task].draws:
+        if self.does.draws:
             return height * width * (1 if self.pixels.output == "mixture" else channels)
         return (height // self.side) * (width // self.side) + (self.pooling == "class")
 

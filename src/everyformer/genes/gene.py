@@ -9,7 +9,7 @@ pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, final
 
-from everyformer.core.config import Choice, NoOptions, Options, from_dict
+from everyformer.core.config import Choice, NoOptions, Options, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.registry import Registry
 from everyformer.genes.config import ModelConfig
@@ -72,6 +72,13 @@ class Gene:
             return choice
         kind = self.options(choice.name)
         return Choice(choice.name, from_dict(kind, choice.options, f"{choice.name}."))
+
+    def filled(self, choice: Choice) -> Choice:
+        """The choice with all its options as plain values, those of layers of others too."""
+        values = to_dict(from_dict(self.options(choice.name), choice.options))
+        for name, own in values.get("own", {}).items():
+            values["own"][name] = to_dict(from_dict(self.options(name), own))
+        return Choice(choice.name, values)
 
     def learned_without(self, choice: Choice) -> dict[str, Any]:
         """Options with which an alternative leaves weights that were learned without it as they

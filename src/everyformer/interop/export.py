@@ -31,11 +31,12 @@ from torch._decomp import decomposition_table
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.modules import evaluating
 from everyformer.core.state import named_tensors, refilled
 from everyformer.core.tasks import TASKS
 from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
 from everyformer.engines.ranges import HALF
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, file_written_whole
 from everyformer.system.plain import to_json
@@ -201,7 +202,7 @@ def _program(model: Model, state: bool = False) -> torch.export.ExportedProgram:
     inputs: dict[str, Any] = _inputs(model, 3, length)
     batch = torch.export.Dim("batch", min=1)
     free: dict[int, Any] = {0: batch}
-    if TASKS[model.config.task].embeds_text and length > 1:
+    if model.config.does.embeds_text and length > 1:
         free[1] = torch.export.Dim("length", min=1, max=longest)
     shapes: dict[str, Any] = dict.fromkeys(inputs, free)
     program: nn.Module = Program(model)
@@ -246,7 +247,7 @@ def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
             f"a model of the task '{config.task}' cannot be exported; tasks that can: "
             f"{', '.join(ABLE)}"
         )
-    if TASKS[config.task].pictures:
+    if config.does.pictures:
         assert config.image is not None
         pixels = torch.rand(batch, *config.image, generator=draw) * 2 - 1
         return {"pixels": pixels.to(weight)}

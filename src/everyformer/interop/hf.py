@@ -23,7 +23,6 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, MissingExtraError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, document_positions, positions_of
 from everyformer.core.state import StackState
-from everyformer.core.tasks import TASKS
 from everyformer.generation.sampling import initial_state
 from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.interop.hf_attention import NAME as NAME
@@ -70,7 +69,7 @@ class EveryformerConfig(PreTrainedConfig):
         described = configure("attention") if everyformer is None else everyformer
         if isinstance(described, dict):
             described = from_dict(ModelConfig, described, "everyformer.")
-        if not TASKS[described.task].continues:
+        if not described.does.continues:
             raise ConfigError(
                 f"this wrapper holds causal language models, task 'lm', not task '{described.task}'"
             )

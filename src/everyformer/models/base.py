@@ -1,8 +1,7 @@
 """`Model`, the base of all models: config, stack of layers, position embeddings, states."""
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 import torch
@@ -297,17 +296,3 @@ def _even_weights(model: Model) -> None:
         nn.init.uniform_(weight, -bound, bound)
     for bias in biases:
         nn.init.zeros_(bias)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """``model`` is in evaluation mode while the block runs, and then in the mode it was in."""
-    if not model.training:
-        # setting the mode of every module takes as long as a layer on one token
-        yield
-        return
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train()

@@ -1,7 +1,5 @@
 """`create_mixer` and `create_model`: from a member's name and loose options to a module."""
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
 from everyformer.core.bounds import Count
@@ -13,7 +11,6 @@ from everyformer.core.tasks import LM, TASKS, TEXT, tasks_called
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
-from everyformer.genes.gene import Gene
 from everyformer.genes.mixers import MIXERS
 from everyformer.models.base import Model
 from everyformer.models.draft import Draft, completed, require_read
@@ -142,24 +139,4 @@ def configure_layers(name: str, causal: bool, length: int, **options: Any) -> Mo
 def build_model(config: ModelConfig) -> Model:
     """The module that a complete config describes."""
     with within_memory(f"the model '{config.member}'"):
-        if config.outside is not None and TASKS[config.task].continues:
-            from everyformer.models.outside_language import outside_language_model
-
-            return outside_language_model(config)
-        module, _, name = TASKS[config.task].model.partition(":")
-        home = importlib.import_module(f"everyformer.models.{module}")
-        make: Callable[[ModelConfig], Model] = getattr(home, name)
-        return make(config)
-
-
-def settled(config: ModelConfig) -> dict[str, Any]:
-    """A model as plain values in which the options that were not given have their defaults."""
-    genes = {name: _filled(GENES[name], choice) for name, choice in config.genes.items()}
-    return to_dict(config.with_genes(**genes))
-
-
-def _filled(gene: Gene, choice: Choice) -> Choice:
-    values = to_dict(from_dict(gene.options(choice.name), choice.options))
-    for name, own in values.get("own", {}).items():
-        values["own"][name] = to_dict(from_dict(gene.options(name), own))
-    return Choice(choice.name, values)
+        return config.does.build(config)

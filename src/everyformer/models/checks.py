@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mixer import Mixer
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import tasks_that
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth import DEPTH
 from everyformer.genes.mixers import MIXERS
@@ -19,7 +19,7 @@ GLOBALS = frozenset({"keep", "global_tokens"})
 
 def check_model(config: ModelConfig) -> None:
     """Refuse what the task of a model contradicts."""
-    task = TASKS[config.task]
+    task = config.does
     if config.loss_chunk is not None and (task.answers or task.acts):
         why = "predicts once for a whole row" if task.answers else "reads none"
         raise GeneError(
@@ -48,7 +48,7 @@ def check_model(config: ModelConfig) -> None:
 def _check_summaries(config: ModelConfig) -> None:
     """Refuse summaries that do not fit the task, the position or the pooling."""
     chosen, position = config.summaries, config.genes["position"].name
-    if chosen.cpc and (chosen.per is None or TASKS[config.task].predicts != "hidden"):
+    if chosen.cpc and (chosen.per is None or config.does.predicts != "hidden"):
         raise GeneError(
             f"summaries.cpc={chosen.cpc} teaches global tokens to foretell hidden sentences: it "
             f"needs task 'mlm', not '{config.task}', and summaries.per 'sentence' or 'tokens'"
@@ -61,7 +61,7 @@ def _check_summaries(config: ModelConfig) -> None:
             )
         return
     what = f"summaries.per='{chosen.per}'"
-    if not TASKS[config.task].summarised or config.causal:
+    if not config.does.summarised or config.causal:
         causal = " with causal=True" if config.causal else ""
         raise GeneError(
             f"{what} gives a text global tokens, which read all of it; task '{config.task}'"

@@ -25,7 +25,6 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import ModelOutput, StackOutput
 from everyformer.core.rounding import told_apart
 from everyformer.core.state import StackState
-from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.language import added, total_loss
@@ -55,7 +54,7 @@ class Pool(nn.Module):
         # ViT starts its head at zero, and numbers begin at their mean; a text classifier does not,
         # since every logit then moves alike and small tasks stay on that plateau (seen on modular
         # sums)
-        if TASKS[config.task].measures or not TASKS[config.task].embeds_text:
+        if config.does.measures or not config.does.embeds_text:
             nn.init.zeros_(last.weight)
         else:
             nn.init.normal_(last.weight, std=channels**-0.5)
@@ -123,7 +122,7 @@ class Answering(Model):
     def answer(self, z: Tensor, targets: Tensor | None, out: StackOutput) -> ModelOutput:
         """The output of a head's outputs ``z``, with the loss where there are targets."""
         config = self.config
-        if not TASKS[config.task].measures:
+        if not config.does.measures:
             weights = self.class_weights if self.training else None
             loss, losses = total_loss(z, targets, out.losses, config, weights)
             return ModelOutput(z, loss, losses, None, taps=out.taps)

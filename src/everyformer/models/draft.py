@@ -13,7 +13,6 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import Choice, field_defaults, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest
 from everyformer.core.member import Member
-from everyformer.core.tasks import TASKS
 from everyformer.family import info, list_members
 from everyformer.family.outside import outside_name
 from everyformer.genes import GENES
@@ -89,19 +88,19 @@ def scales_embedding(config: ModelConfig) -> bool:
     dominate (2017 paper), and text is learnt late from embeddings of 0.02 before layers of usual
     size."""
     waves = config.genes["position"].name == "sinusoidal"
-    return waves or (TASKS[config.task].embeds_text and config.init == "member")
+    return waves or (config.does.embeds_text and config.init == "member")
 
 
 def is_causal(config: ModelConfig) -> bool:
     """Causality of a model: for what is generated, or where the member cannot else."""
     member = info(config.member)
-    generative = TASKS[config.task].forward_only
+    generative = config.does.forward_only
     if config.causal is False and generative:
         raise GeneError(
             f"task '{config.task}' predicts what comes next, so causal=False would leak"
         )
     if (
-        TASKS[config.task].translates
+        config.does.translates
         and config.genes["encoder"].name is None
         and not member.can("bidirectional")
     ):
@@ -109,7 +108,7 @@ def is_causal(config: ModelConfig) -> bool:
             f"member '{member.name}' cannot be an encoder: {member.bidirectional}; give another "
             "one with encoder=..."
         )
-    if TASKS[config.task].predicts == "hidden" and config.causal:
+    if config.does.predicts == "hidden" and config.causal:
         raise GeneError("task 'mlm' reads both sides of a hidden token; causal=True has no meaning")
     causal = generative or bool(config.causal) or not member.can("bidirectional")
     if causal and not member.can("causal"):

@@ -19,12 +19,12 @@ from everyformer.blocks.depth import Exiting
 from everyformer.blocks.parts import make_norm
 from everyformer.blocks.stack import Stack
 from everyformer.core.mask import Mask, runs_of
+from everyformer.core.modules import evaluating
 from everyformer.core.outputs import Losses, ModelOutput, StackOutput, add_losses
 from everyformer.core.state import State
 from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth.early_exits import Evidence, Exits, layer_weights
-from everyformer.models.base import evaluating
 
 Run = Callable[..., StackOutput]
 """the layers over a text, called with ``exiting=`` and ``taps=``"""

@@ -91,6 +91,17 @@ class KnnLanguageModel(ReadingModel):
         super().__init__(model)
         self.reader, self.options, self.tap = reader, options, tap
 
+    @property
+    def why_infinite(self) -> str | None:
+        """The cause of an infinite loss, where the store is."""
+        if self.options.weight != 1:
+            return None
+        return (
+            "with lambda 1 the neighbours alone predict, so a token that none of them has gets the "
+            "probability 0: give a weight below 1 (--retrieval.weight of train, --knn.weight "
+            "beside --store)"
+        )
+
     def forward(
         self,
         inputs: Tensor,

@@ -6,7 +6,6 @@ from typing import Any, cast
 from everyformer.blocks.stack import Stack
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.mixer import Mixer, Picture, set_options
-from everyformer.core.tasks import TASKS
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.depth import DEPTH
@@ -128,7 +127,7 @@ def _build_mixer(
         options = {key: value for key, value in options.items() if key in known}
     checked = set_options(cls.Options, name, options)
     cls.check_layer(checked, config.width, "mixer")
-    if TASKS[config.task].draws:
+    if config.does.draws:
         checked = cls.for_pictures(checked, _picture(config))
     result = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
     inside = {name: part for name, part in result.items() if part is not None}

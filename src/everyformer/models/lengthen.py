@@ -26,7 +26,7 @@ from torch import Tensor
 
 from everyformer.core.config import Choice, from_dict
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import tasks_that
 from everyformer.genes.config import DEFAULT_LENGTH, ModelConfig
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.longformer import Longformer
@@ -120,7 +120,7 @@ def _of_etc(name: str, value: Tensor, names: Collection[str]) -> dict[str, Tenso
 
 def _check(config: ModelConfig, into: str) -> None:
     """Refuse what the long mixer ``into`` cannot take over."""
-    if into == "etc" and not TASKS[config.task].summarised:
+    if into == "etc" and not config.does.summarised:
         raise UnsupportedError(
             f"this {config.member} (task {config.task}) cannot go on as etc: only models that read "
             f"both ways can, of the tasks {', '.join(tasks_that('summarised'))}"

@@ -20,7 +20,6 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.plugins import allowed_model
 from everyformer.core.state import StackState
-from everyformer.core.tasks import TASKS
 from everyformer.core.twins import twin
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.laws.adapters.plain import UnreadError
@@ -149,7 +148,7 @@ class OutsideStack(nn.Module):
         if self.outside.reads_tokens:
             raise UnsupportedError(
                 f"'{self.outside.name}' reads token ids, so that it can learn to write (lm), not "
-                f"{TASKS[config.task].word}: one that reads features (rows, positions, width) can"
+                f"{config.does.word}: one that reads features (rows, positions, width) can"
             )
         if width != config.width:
             raise ConfigError(

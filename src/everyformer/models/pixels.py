@@ -23,7 +23,6 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput, StackOutput, add_losses
 from everyformer.core.state import StackState, State
-from everyformer.core.tasks import TASKS
 from everyformer.engines.ranges import full_precision
 from everyformer.engines.softmax.visibility import surely
 from everyformer.genes.config import ModelConfig
@@ -212,7 +211,7 @@ class PixelModel(DrawingModel):
 
 
 def _check(config: ModelConfig) -> None:
-    if TASKS[config.task].encodes and config.source_image is None:
+    if config.does.encodes and config.source_image is None:
         raise GeneError(
             "task 'super-resolution' needs source_image=(channels, height, width), the shape "
             "of the small images"

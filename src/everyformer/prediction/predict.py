@@ -61,7 +61,7 @@ def predict(
         DivergedError: its weights are not finite.
     """
     if isinstance(run, Model):
-        reader = Predictor(run, tokenizer=tokenizer, classes=classes)
+        reader = Predictor.of(run, tokenizer=tokenizer, classes=classes)
     else:
         reader = Predictor.load(run, device=device, tokenizer=tokenizer, classes=classes)
     if isinstance(inputs, np.ndarray | Tensor):

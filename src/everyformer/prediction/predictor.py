@@ -7,9 +7,9 @@ answered as a whole keep their beginning, those that go on their end.
 
 from __future__ import annotations
 
-import re
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +19,45 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from everyformer.core.devices import forked_random
-from everyformer.core.errors import ConfigError, DataError, DivergedError, UnsupportedError
+from everyformer.core.errors import ConfigError, DataError, DivergedError
 from everyformer.core.mask import Mask
-from everyformer.core.tasks import TASKS, Task
-from everyformer.core.wording import counted, shortened
+from everyformer.core.modules import evaluating
+from everyformer.core.wording import counted
 from everyformer.data.batch import batched
 from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
-from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.job import Say
 from everyformer.datastores.runs import reading_model
-from everyformer.models.base import Model, evaluating
-from everyformer.prediction.records import Candidate, Prediction, Row, ranked, share
-from everyformer.prediction.words import Words, best
+from everyformer.models.base import Model
+from everyformer.prediction.records import Prediction, Row
+from everyformer.prediction.words import Words
 from everyformer.training.saved import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
 
-MARKS = re.compile(r"\[MASK\]|_{3,}")
-"""what stands for one hidden token in a text"""
-TOKENS = 5
-"""tokens that are given where nobody says how many"""
 UNKNOWN = 8
 """unknown characters that are named"""
 
 
-class Predictor:
-    """A model, read for prediction.
+class Predictor(ABC):
+    """A model, read for prediction: one class for each kind of answer (`Task.predictor`).
 
     Args:
-        model: of a task that answers rows or writes or fills text.
+        model: of a task with such answers.
         name: what messages call it.
         tokenizer: what makes its tokens; None of models that read no text.
         classes: names of its classes; () numbers them.
         length: tokens or steps that are read of a row (default: as many as the model takes).
 
     Raises:
-        UnsupportedError: its task is not one of those.
+        ConfigError: it has another number of classes.
     """
+
+    top = 1
+    """candidates that are given where nobody says how many"""
+    kept = "the first {} of each"
+    """what is read of a row that is too long"""
 
     def __init__(
         self,
@@ -69,15 +69,13 @@ class Predictor:
         length: int | None = None,
     ) -> None:
         self.model, self.name, self.tokenizer = model, name, tokenizer
-        self.config, self.task = model.config, TASKS[model.config.task]
-        require_rows(self.task, name)
+        self.config, self.task = model.config, model.config.does
         if classes and len(classes) != self.config.classes:
             raise ConfigError(f"{name} has {self.config.classes} classes, not {len(classes)}")
         self.classes = tuple(classes) or tuple(map(str, range(self.config.classes)))
-        self.named = bool(classes) or not self.task.classifies
+        self.named = bool(classes)
         """whether the names of the classes are known"""
-        hides = self.task.predicts == "hidden"
-        self.words = Words(tokenizer, self.mask_token if hides else None)
+        self.words = Words(tokenizer, None)
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
         """of the tables that it was trained on, where that was said"""
@@ -86,9 +84,18 @@ class Predictor:
         self.unknown: set[str] = set()
         """characters that the tokenizer does not know"""
 
-    @classmethod
+    @staticmethod
+    def of(model: Model, name: str = "the model", **known: Any) -> Predictor:
+        """What answers rows with ``model``; ``known``: see the class.
+
+        Raises:
+            UnsupportedError: nothing does, for its task.
+        """
+        return model.config.does.predictor(name)(model, name, **known)
+
+    @staticmethod
     def load(
-        cls, path: str | Path, *, average: int | None = None, device: str = "auto",
+        path: str | Path, *, average: int | None = None, device: str = "auto",
         tokenizer: Tokenizer | None = None, classes: Sequence[str] = (),
         say: Say = lambda text: None,
     ) -> Predictor:  # fmt: skip
@@ -105,17 +112,18 @@ class Predictor:
         Raises:
             CheckpointError: nothing is there, or it is damaged, or the run's store is gone.
             DivergedError: its weights are not finite.
+            UnsupportedError: nothing answers rows, for its task.
         """
         start = read_start(path)
         name = f"the {'run' if 'model' in start.values else 'model'} in {start.path}"
-        require_rows(TASKS[start.config.task], name)
+        kind = start.config.does.predictor(name)
         model = load_model(path, average=average, device=device)
         assert isinstance(model, Model)
         check_finite(model, start.path)
         if "model" in start.values:
             model = reading_model(model, start.path, start.tokenizer, say)
         data = start.values.get("data", {})
-        result = cls(
+        result = kind(
             model,
             name,
             tokenizer=tokenizer or start.tokenizer,
@@ -125,6 +133,42 @@ class Predictor:
         known = start.values.get("run")
         result.text_column = known["data"].get("text_column") if isinstance(known, dict) else None
         return result
+
+    @abstractmethod
+    def answer(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
+        """Fields of the `Prediction` of each row, with ``top`` candidates."""
+
+    @abstractmethod
+    def columns(self, top: int | None = None, target: bool = False) -> list[str]:
+        """The names that `Prediction.cells` has of its predictions.
+
+        Args:
+            top: as in `predict`.
+            target: of held-out rows, of which it is known.
+        """
+
+    @abstractmethod
+    def truth(self, target: Tensor, read: np.ndarray) -> Any:
+        """The truth of a held-out row that is ``read``, as its prediction says it."""
+
+    def shares(self) -> list[str]:
+        """Columns of the probability of each class; none where there are no classes."""
+        return []
+
+    def shortened(self, row: np.ndarray) -> np.ndarray:
+        """What is read of a row that is too long."""
+        return cut(row, self.length, () if self.tokenizer is None else self.tokenizer.closing)
+
+    def encode(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
+        """The tokens of a text; none of white space alone, which answers nothing."""
+        if not text.strip():
+            return np.empty(0, dtype=np.int64)
+        self.count_unknown(text, tokenizer)
+        return tokenizer.encode_alone(text).astype(np.int64)
+
+    def asks(self, row: np.ndarray) -> bool:
+        """True if a held-out row asks for an answer."""
+        return True
 
     def predict(
         self, rows: Iterable[Row], *, top: int | None = None, batch: int = 16
@@ -139,14 +183,13 @@ class Predictor:
             DataError: a row that the model cannot read.
             DivergedError: the model gives no finite numbers.
         """
-        top = top or (1 if self.task.answers else TOKENS)
+        top = top or self.top
         if batch < 1:
             raise ConfigError(f"'batch' is a number of rows from 1 on, not {batch}")
-        answer = self._answer()
         for chunk in batched(rows, batch):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]
-            result = iter(answer(filled, top) if filled else ())
+            result = iter(self.answer(filled, top) if filled else ())
             for row, one in zip(chunk, read, strict=True):
                 known = {"input": row.shown, "target": row.target}
                 yield row, Prediction(**known, **({} if one is None else next(result)))
@@ -163,56 +206,19 @@ class Predictor:
                 if part.keep is not None:
                     inputs = inputs[part.keep[index]]
                 value = inputs.numpy()
-                target = self._target(part.targets[index], value)
-                if self.task.predicts == "hidden" and self.mask_token not in value:
+                if not self.asks(value):
                     continue
+                target = self.truth(part.targets[index], value)
                 text = self.tokenizer is not None and value.ndim == 1
                 shown = self.words.text(value.tolist()) if text else f"held-out row {number}"
                 yield Row(shown, value, target=target)
 
-    @property
-    def mask_token(self) -> int:
-        """The id of hidden tokens."""
-        token = None if self.tokenizer is None else self.tokenizer.mask
-        return self.config.vocabulary - 1 if token is None else token
-
-    def columns(
-        self, top: int | None = None, target: bool = False, shares: bool = False
-    ) -> list[str]:
-        """The names that `Prediction.cells` has of its predictions.
-
-        Args:
-            top: as in `predict`.
-            target: of held-out rows, of which it is known.
-            shares: with the probability of each class; `predict` must be asked for all of them.
-        """
-        count, config = top or (1 if self.task.answers else TOKENS), self.config
-        if self.task.measures:
-            several = [f"_{number}" for number in range(1, config.outputs + 1)]
-            ends = several if config.outputs > 1 else [""]
-            names = ["target", "value"] if target else ["value"]
-            return [name + end for name in names for end in ends]
-        result = ["target"] if target and self.task.predicts != "hidden" else []
-        if self.task.predicts == "hidden":
-            return [*result, "filled", "masks"]
-        name, most = (
-            ("label", config.classes) if self.task.classifies else ("token", config.vocabulary)
-        )
-        for rank in range(1, min(count, most) + 1):
-            result += [ranked(name, rank), ranked("probability", rank)]
-        return [*result, *map(share, self.classes)] if shares and self.task.classifies else result
-
     def notes(self) -> list[str]:
         """Remarks on the rows that have been read, a sentence each."""
         counts, result = self.counts, []
-        if not self.named:
-            result.append(f"{self.name} does not know the names of its classes: they are numbered")
         if counts["cut"]:
             unit = "steps" if self.task.series else "tokens"
-            part = f"the first {self.length:,} of each"
-            if not self.task.answers:
-                continues = self.task.continues
-                part = f"the last {self.length:,} of each" if continues else "what is about a mask"
+            part = self.kept.format(f"{self.length:,}")
             result.append(
                 f"{counts['cut']:,} of {counted(counts['rows'], 'row')} longer than "
                 f"{self.length:,} {unit}: {part} is read"
@@ -241,90 +247,24 @@ class Predictor:
         if self.task.pictures or len(value) <= self.length:
             return value
         self.counts["cut"] += 1
-        if self.task.continues:
-            return value[-self.length :]
-        if self.task.predicts == "hidden":
-            first = int(np.argmax(value == self.mask_token)) - self.length // 2
-            return value[max(0, min(first, len(value) - self.length)) :][: self.length]
-        return cut(value, self.length, () if self.tokenizer is None else self.tokenizer.closing)
+        return self.shortened(value)
 
     def _encode(self, row: Row) -> np.ndarray:
-        """The tokens of a row's text; none of white space alone where that answers nothing."""
-        text, tokenizer = str(row.value), self.tokenizer
-        if tokenizer is None:
+        if self.tokenizer is None:
             raise ConfigError(
                 f"{self.name} has no tokenizer, so it reads no text: give arrays of tokens (.npy), "
                 "or put one beside a saved model with ef.save(model, folder, tokenizer=...)"
             )
-        if not (text.strip() if self.task.answers else text):
-            return np.empty(0, dtype=np.int64)
-        if self.task.continues:
-            return encode_prompt(tokenizer, text)[0].numpy()
-        hides = self.task.predicts == "hidden"
+        return self.encode(str(row.value), self.tokenizer)
+
+    def count_unknown(self, text: str, tokenizer: Tokenizer) -> None:
+        """Note the characters that the tokenizer does not know."""
         if tokenizer.characters is not None:
-            unknown = {*(MARKS.sub("", text) if hides else text)} - {*tokenizer.characters}
+            unknown = {*text} - {*tokenizer.characters}
             self.counts["unknown"] += bool(unknown)
             self.unknown |= unknown
-        if hides:
-            return self._marked(text, tokenizer)
-        return tokenizer.encode_alone(text).astype(np.int64)
 
-    def _marked(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
-        """The tokens of a text in which marks stand for hidden ones."""
-        parts = MARKS.split(text)
-        if len(parts) == 1:
-            raise DataError(
-                f"'{shortened(text, 60)}' has no hidden token: write [MASK] or ___ for each that "
-                "is to be filled in"
-            )
-        result = list(tokenizer.opening)
-        # where tokens begin with their space, the one before a mark is the hidden token's own
-        for number, part in enumerate(parts):
-            last = number == len(parts) - 1
-            result += tokenizer.encode(
-                part.removesuffix(" ") if tokenizer.spaced and not last else part
-            )
-            result += [] if last else [self.mask_token]
-        return np.array([*result, *tokenizer.closing], dtype=np.int64)
-
-    def _answer(self) -> Callable[[Sequence[np.ndarray], int], Iterator[dict[str, Any]]]:
-        if self.task.classifies:
-            return self._classes
-        if self.task.measures:
-            return self._numbers
-        return self._next if self.task.continues else self._hidden
-
-    def _classes(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
-        for p in self._logits(rows).softmax(-1):
-            results = [Candidate(self.classes[id_], value, id_) for value, id_ in best(p, top)]
-            yield {
-                "label": results[0].text,
-                "probability": results[0].probability,
-                "top": (*results,),
-            }
-
-    def _numbers(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
-        for values in self._logits(rows).tolist():
-            yield {"value": values[0] if len(values) == 1 else (*values,)}
-
-    def _next(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
-        # padded in front, so that the last position is every row's own
-        logits = self._logits(rows, front=True, last=1)[:, -1]
-        for row, p in zip(rows, logits.softmax(-1), strict=True):
-            yield {"tokens": self.words.likeliest(row.tolist(), p, top)}
-
-    def _hidden(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:
-        logits = self._logits(rows)
-        for row, z in zip(rows, logits, strict=True):
-            places = np.flatnonzero(row == self.mask_token)
-            ids, masks = row.tolist(), []
-            z[:, self.mask_token] = -torch.inf  # nothing hides a mask
-            for place in places.tolist():
-                masks.append(self.words.likeliest(ids[:place], z[place].softmax(-1), top))
-                ids[place] = masks[-1][0].id
-            yield {"masks": (*masks,), "filled": self.words.text(ids)}
-
-    def _logits(self, rows: Sequence[np.ndarray], front: bool = False, **how: Any) -> Tensor:
+    def logits(self, rows: Sequence[np.ndarray], front: bool = False, **how: Any) -> Tensor:
         """The model's output of rows in one batch, on the CPU in double precision.
 
         Raises:
@@ -352,34 +292,6 @@ class Predictor:
                 "far from what it learned"
             )
         return result
-
-    def _target(self, target: Tensor, read: np.ndarray) -> Any:
-        """The truth of a held-out row that is ``read``, as its prediction says it."""
-        if self.task.classifies:
-            return self.classes[int(target)]
-        if self.task.measures:
-            values = target.flatten().tolist()
-            return values[0] if len(values) == 1 else (*values,)
-        if self.task.continues:
-            last = int(target[-1])
-            return None if last < 0 else self.words.after(read.tolist(), last)
-        return None
-
-
-def require_rows(task: Task, name: str) -> None:
-    """Refuse a task of which a row has no class, no numbers, and no next or hidden tokens.
-
-    Raises:
-        UnsupportedError: names the verb that shows what such a model does.
-    """
-    if not (task.answers or task.continues or task.predicts == "hidden"):
-        does = "writes whole sequences: everyformer generate shows them"
-        if task.acts:
-            does = "acts: everyformer.generation.acting.DecisionPolicy does, step by step"
-        raise UnsupportedError(
-            f"{name} has the task {task.name}, which {does}; "
-            "predict is for runs that classify, measure, go on with a text or fill it"
-        )
 
 
 def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:

@@ -110,6 +110,12 @@ def ranked(name: str, rank: int) -> str:
     return name if rank == 1 else f"{name}_{rank}"
 
 
+def candidates(name: str, count: int, target: bool) -> list[str]:
+    """The columns of so many candidates with their probabilities, behind what is true."""
+    each = [ranked(of, rank) for rank in range(1, count + 1) for of in (name, "probability")]
+    return ["target", *each] if target else each
+
+
 def share(name: str) -> str:
     """The column of the probability of a class."""
     return f"p({name})"

@@ -39,9 +39,9 @@ def write_answers(
     Raises:
         DataError: see `Predictor.predict` and `write_csv`.
     """
-    shares = form == "csv" and reader.task.classifies
-    columns = reader.columns(top, target, shares)
-    wanted = len(reader.classes) if shares else top
+    shares = reader.shares() if form == "csv" else []
+    columns = [*reader.columns(top, target), *shares]
+    wanted = len(shares) or top
     answers: Predictions = reader.predict(inputs.rows, top=wanted, batch=batch)
     # with the first row the form and the columns of its table are known
     first = next(iter(answers))

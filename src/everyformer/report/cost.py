@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.lines import Line2D
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, finished
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few
 from everyformer.report.curves import short
 from everyformer.report.headline import decided

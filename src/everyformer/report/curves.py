@@ -9,9 +9,8 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Axis, CompletedRun, Metric, Results, finished
-from everyformer.core.tasks import TASKS
+from everyformer.comparison.results import Axis, CompletedRun, Metric, Results, finished, task_of
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few
 from everyformer.report.headline import decided, winners
 from everyformer.report.lines import Lines
@@ -170,10 +169,7 @@ def _loss_unit(data: Mapping[str, Any], metric: Metric) -> tuple[float, str]:
         return 1 / (math.log(2) * per_token), METRICS[metric].unit
     if metric == "bits_per_dim":
         return 1 / math.log(2), METRICS[metric].unit
-    task = TASKS[data["task"]]
-    if task.measures:
-        return 1.0, "squared standard deviations"
-    return 1.0, f"nats per {'example' if task.classifies else 'token'}"
+    return 1.0, task_of(data).loss_unit
 
 
 def short(value: float) -> str:

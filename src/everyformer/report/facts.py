@@ -2,8 +2,8 @@
 
 import shlex
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, finished
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import counted
 from everyformer.report.headline import doubts
 from everyformer.report.remedies import remedies

@@ -5,8 +5,8 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Results, TableRow, finished
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few, listed
 from everyformer.report.cost import COSTS, draw_cost
 from everyformer.report.curves import AXES, draw_loss, draw_positions

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
-from everyformer.comparison.summary import NOT_WRITING
+from everyformer.core.leaks import NOT_WRITING
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few, listed
 from everyformer.laws.names import is_target
 from everyformer.report.words import apart, brief, budget, contexts_of, quality, several

@@ -11,7 +11,6 @@ from torch import Tensor
 from everyformer.comparison.results import Results, TableRow, finished
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
-from everyformer.core.tasks import TASKS
 from everyformer.core.twins import seed_of
 from everyformer.report.selection import best_few
 
@@ -94,7 +93,7 @@ def _one(
         model: Any = load_model(saved)
         start = rebuilt(read_json(saved / "config.json", RUN_FORMAT))
         result = learned_pictures(model, inputs, start=start, labels=labels, most=MOST)
-        if TASKS[model.config.task].draws and model.config.tokens <= MOST_PIXELS:
+        if model.config.does.draws and model.config.tokens <= MOST_PIXELS:
             small = None if model.config.source_image is None else inputs
             result = {"samples": drawn_images(model, small=small), **result}
     except (EveryformerError, OSError, RuntimeError, KeyError, ValueError) as error:

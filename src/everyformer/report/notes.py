@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from typing import Any
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Metric,
     Results,
@@ -12,8 +11,9 @@ from everyformer.comparison.results import (
     interval_of,
     quality_of,
 )
-from everyformer.comparison.summary import NOT_WRITING
 from everyformer.comparison.verdict import SCATTER
+from everyformer.core.leaks import NOT_WRITING
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import few, listed
 from everyformer.report.words import several
 

@@ -7,7 +7,6 @@ of the member whose subject it is, or on one of its own; all others link there.
 """
 
 import dataclasses
-import importlib
 import inspect
 import sys
 from pathlib import Path
@@ -25,6 +24,7 @@ from everyformer.experiments.study import Experiment
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.genes.mixers import MIXERS
+from everyformer.models import decision
 from everyformer.models.build import create_model
 from everyformer.report.heatmaps import draw_offered
 from everyformer.report.influence import draw_influence
@@ -88,7 +88,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     calls = [f'model = ef.create_model("{member.name}", task="{member.tasks[0]}")']
     sizes = "width=256, heads=4, max_length=1024"
     calls += [f'mixer = ef.create_mixer("{member.name}", {sizes})'] if member.is_mixer else []
-    lines += _usage(calls, f"everyformer train {member.name} {TASKS[member.tasks[0]].train}")
+    lines += _usage(calls, f"everyformer train {member.name} {member.task.train}")
     lines += [*_table_row(member), "", *_about(member), *_genes(member)]
     lines += ["## Who reads whom", "", f"![{member.name}](../patterns/{member.name}.svg)", ""]
     shown = f" `everyformer show {member.name} masks --task {drawn_for(member)}` draws it."
@@ -196,8 +196,7 @@ def _usage(calls: list[str], command: str) -> list[str]:
 def _about(member: Member) -> list[str]:
     """The text of what makes a member what it is: a gene's alternative, or the model that acts."""
     if all(TASKS[task].acts for task in member.tasks):
-        module = TASKS[member.tasks[0]].model.partition(":")[0]
-        return _head(importlib.import_module(f"everyformer.models.{module}"))
+        return _head(decision)
     own = str(member.genes[member.gene].name)
     return _text(member.gene, own) if home(member.gene, own) == member.name else []
 

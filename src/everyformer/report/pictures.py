@@ -17,13 +17,13 @@ from matplotlib.image import imsave
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError, nearest
+from everyformer.core.modules import evaluating
 from everyformer.core.panels import Recorded
-from everyformer.core.tasks import TASKS
 from everyformer.core.trace import Trace, trace
 from everyformer.core.wording import listed
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
-from everyformer.models.base import Model, evaluating
+from everyformer.models.base import Model
 from everyformer.models.pixels import DrawingModel
 from everyformer.report.confusion import MEASURED, Measured
 from everyformer.report.figures import FIGURES
@@ -64,7 +64,7 @@ class Inside:
     @property
     def causal(self) -> bool:
         """True if what is drawn hides the future."""
-        return bool(self.model.config.causal) and not TASKS[self.model.config.task].encodes
+        return bool(self.model.config.causal) and not self.model.config.does.encodes
 
     @cached_property
     def traced(self) -> Trace:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
     Results,
@@ -17,6 +16,7 @@ from everyformer.comparison.results import (
     reported,
     reported_means,
 )
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import listed
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded

@@ -3,7 +3,6 @@
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import (
     Interval,
     Results,
@@ -12,8 +11,9 @@ from everyformer.comparison.results import (
     reported,
     reported_means,
 )
-from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.columns import shown, table
+from everyformer.core.leaks import NOT_WRITING
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import baseline_notes, drifts

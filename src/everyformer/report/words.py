@@ -5,9 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everyformer.benchmark.points import BASELINE, is_settled
-from everyformer.comparison.metrics import METRICS
-from everyformer.comparison.results import Interval, Metric, Results, TableRow, points
-from everyformer.core.tasks import TASKS
+from everyformer.comparison.results import Interval, Metric, Results, TableRow, points, task_of
+from everyformer.core.measures import METRICS
 from everyformer.core.wording import listed
 
 
@@ -95,9 +94,10 @@ def title(results: Results) -> str:
 
 def question(results: Results) -> str:
     """The question of the comparison."""
+    goal = task_of(results["data"]).goal
     equal = "parameters" if results["config"]["match"] == "parameters" else "width"
     return (
-        f"Which of {_who(results, 'or')} {_goal(results)} {results['data']['name']} best, given "
+        f"Which of {_who(results, 'or')} {goal} {results['data']['name']} best, given "
         f"the same data, equal {equal} and {budget(results['config'])} of training each?"
     )
 
@@ -105,19 +105,6 @@ def question(results: Results) -> str:
 def _who(results: Results, word: str) -> str:
     members = results["config"]["members"]
     return listed(members, word) if len(members) <= 4 else f"{len(members)} members"
-
-
-def _goal(results: Results) -> str:
-    task = TASKS[results["data"]["task"]]
-    if task.classifies:
-        return "classifies"
-    if task.acts:
-        return "predicts the actions of"
-    if task.draws:
-        return "enlarges the pictures of" if task.encodes else "predicts the pixels of"
-    if task.translates:
-        return "translates"
-    return "fills in" if task.predicts == "hidden" else "predicts"
 
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}

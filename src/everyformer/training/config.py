@@ -16,7 +16,7 @@ from everyformer.core.bounds import (
 )
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 
 BUDGETS = ("seconds", "tokens", "flops")
 Precision = Literal["float32", "bfloat16", "auto"]
@@ -134,15 +134,15 @@ class TrainingConfig(Options):
                 "batch cannot be cut into more slices than it has sequences"
             )
 
-    def check_task(self, task: str) -> None:
+    def check_task(self, task: Task) -> None:
         """Refuse what has no meaning for a task.
 
         Raises:
             ConfigError: weights of classes where none are predicted.
         """
-        if self.class_weights is not None and not TASKS[task].classifies:
+        if self.class_weights is not None and not task.classifies:
             raise ConfigError(
-                f"'class_weights' is {self.class_weights}, but the task {task} predicts no "
+                f"'class_weights' is {self.class_weights}, but the task {task.name} predicts no "
                 "classes: leave it out, or classify"
             )
 

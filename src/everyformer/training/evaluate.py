@@ -4,28 +4,24 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from everyformer.core.devices import forked_random
-from everyformer.core.errors import ConfigError, DataError, UnsupportedError
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.modules import evaluating
 from everyformer.core.tally import tallied
-from everyformer.core.tasks import TASKS
-from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.text import TextDataset
+from everyformer.data.dataset import Dataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.models.base import evaluating
-from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.training.footprint import check_reading
-from everyformer.training.measures import ClassErrors, NumberErrors, perplexity, ratio, wilson
 from everyformer.training.parallel.world import World
 from everyformer.training.reading import Curves, Read, read_in_order, read_windows
 from everyformer.training.step import autocast
 
-Errors = NumberErrors | ClassErrors
+if TYPE_CHECKING:
+    from everyformer.tasks.scores import Scores
 
 
 def evaluate(
@@ -77,10 +73,10 @@ def evaluate(
         DataError: there is no scored target in what was read.
     """
     world = world or World(next(model.parameters()).device)
-    if isinstance(dataset, TextDataset):
-        rows = streams or min(batch, len(dataset.window_starts(limit)[0]))
-        check_reading(model, dataset, rows, world.device)
-    losses, errors = _Losses(dataset), _errors(model, dataset, details)
+    if (text := dataset.running_text) is not None:
+        rows = streams or min(batch, len(text.window_starts(limit)[0]))
+        check_reading(model, text, rows, world.device)
+    scores = dataset.does.scores(model, dataset, details)
     with (
         forked_random(world.device),
         torch.no_grad(),
@@ -92,25 +88,22 @@ def evaluate(
         if streams is None:
             reads = read_windows(model, dataset, batch, limit, world, remember)
         else:
-            assert isinstance(dataset, TextDataset)
-            reads = read_in_order(model, dataset, streams, limit, world)
-        stopped = _count(reads, losses, errors, curves, world, should_stop)
+            assert text is not None
+            reads = read_in_order(model, text, streams, limit, world)
+        stopped = _count(reads, scores, curves, world, should_stop)
     if world.in_step:
         # a pass without a backward pass leaves weights gathered, which are not those to step
         cast(Any, model).reshard()
     if world.sum([float(stopped)])[0]:
         return None
     tally.sums = torch.tensor(world.sum(tally.sums.flatten().tolist())).view_as(tally.sums)
-    for counter in (losses, errors):
-        if counter is not None:
-            counter.sums = world.total(counter.sums)
-    return _measured(dataset, losses, errors) | tally.means()
+    scores.share(world.total)
+    return scores.summary() | tally.means()
 
 
 def _count(
     reads: Iterator[Read | None],
-    losses: "_Losses",
-    errors: Errors | None,
+    scores: "Scores",
     curves: Curves | None,
     world: World,
     should_stop: Callable[[], bool],
@@ -122,38 +115,10 @@ def _count(
         if world.sum([float(stop)])[0] if world.in_step else stop:
             return True
         if read is not None:
-            losses.add(read)
-            if errors is not None:
-                errors.add(read.out.logits, read.batch.targets)
+            scores.add(read.out, read.batch)
             if curves is not None:
                 curves.add(read)
     return False
-
-
-def _measured(dataset: Dataset, losses: "_Losses", errors: Errors | None) -> dict[str, Any]:
-    """The measures that follow from what was counted."""
-    result = losses.summary()
-    if isinstance(errors, NumberErrors):
-        return errors.summary()
-    if errors is not None:
-        result |= errors.summary()
-        if isinstance(dataset, ClassedDataset) and dataset.commonest is not None:
-            result["always"] = dataset.classes[dataset.commonest]
-            result["held_out_always"] = dataset.classes[errors.commonest]
-    return result
-
-
-def _errors(model: nn.Module, dataset: Dataset, details: bool) -> Errors | None:
-    """The counter of errors of predicted classes or numbers, where the task has such."""
-    task = TASKS[dataset.task]
-    config: Any = getattr(getattr(model, "module", model), "config", None)
-    if task.classifies:
-        answer = dataset.commonest if isinstance(dataset, ClassedDataset) else None
-        known = len(dataset.classes), getattr(config, "classes", 0)
-        return ClassErrors(max(known), answer, details)
-    if config is None or not task.measures:
-        return None
-    return NumberErrors(config.target_mean, config.target_std)
 
 
 def why_not_finite(model: nn.Module, loss: float) -> str:
@@ -161,12 +126,9 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
     weights = [weight.detach() for weight in model.parameters()]
     if not all(bool(weight.isfinite().all()) for weight in weights):
         return "its weights are not finite: its training diverged; train it again with a lower 'lr'"
-    if isinstance(model, KnnLanguageModel) and model.options.weight == 1 and loss == math.inf:
-        return (
-            "with lambda 1 the neighbours alone predict, so a token that none of them has gets the "
-            "probability 0: give a weight below 1 (--retrieval.weight of train, --knn.weight "
-            "beside --store)"
-        )
+    own = getattr(model, "why_infinite", None) if loss == math.inf else None
+    if own is not None:
+        return str(own)
     largest = max(float(weight.abs().max()) for weight in weights)
     return (
         f"its weights are finite, the largest is {largest:.3g}, but what it computes with them is "
@@ -185,76 +147,6 @@ def in_words(evaluation: dict[str, Any]) -> str:
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
             parts.append(f"{name.replace('_', ' ')} {evaluation[name]:.4f}{span}")
     return ", ".join(parts)
-
-
-class _Losses:
-    """Sums over sequences, of losses of targets and of guesses that are right."""
-
-    def __init__(self, dataset: Dataset) -> None:
-        self.dataset, self.sums = dataset, torch.zeros(10, dtype=torch.float64)
-        self.guesses = self.top5 = True
-
-    def add(self, read: Read) -> None:
-        """Take in a batch: of each sequence n scored targets, s loss, c hits, and top 5."""
-        out, targets = read.out, read.batch.targets
-        self.guesses = self.guesses and out.each is None
-        self.top5 = self.top5 and self.guesses and out.logits.shape[-1] > 5
-        if out.each is not None:
-            n, s = (each.cpu().double().sum(1) for each in (read.batch.counted, out.each))
-            c = five = torch.zeros_like(n)
-        elif targets.is_floating_point() or out.logits.shape[:-1] != targets.shape:
-            # the model's loss is not one over classes: a batch is the smallest unit known
-            n = torch.tensor([float(read.batch.scored)], dtype=torch.float64)
-            s = out.losses["task"].cpu().double() * n
-            c = five = torch.zeros_like(n)
-        else:
-            logits = out.logits.flatten(0, -2)
-            logits = logits if logits.dtype == torch.float64 else logits.float()
-            flat = targets.flatten().long()
-            losses = F.cross_entropy(logits, flat, reduction="none")
-            best = logits.topk(min(5, logits.shape[-1]), dim=-1).indices == flat[:, None]
-            parts = (flat != -100, losses, best[:, 0], best.any(1))
-            n, s, c, five = (part.view(len(targets), -1).cpu().double().sum(1) for part in parts)
-        products = ((n > 0).double(), n, n * n, s, s * s, s * n, c, c * c, c * n, five)
-        self.sums += torch.stack([product.sum() for product in products])
-
-    def summary(self) -> dict[str, Any]:
-        """The measures that follow; raises `DataError` where no target was scored."""
-        dataset = self.dataset
-        rows, n, nn_, s, ss, sn, c, cc, cn, five = self.sums.tolist()
-        if n == 0:
-            raise DataError(
-                f"the validation part of {dataset.name} has no scored target: give more data"
-            )
-        loss, interval = ratio(rows, n, nn_, s, ss, sn)
-        result: dict[str, Any] = {"loss": loss, "loss_interval": interval}
-        if TASKS[dataset.task].classifies:
-            result |= {"accuracy": c / n, "accuracy_interval": wilson(c, n)}
-        else:
-            accuracy, around = ratio(rows, n, nn_, c, cc, cn)
-            clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-            if TASKS[dataset.task].acts:
-                result |= {"action_loss": loss, "action_loss_interval": interval}
-                if dataset.counting is not None:
-                    result["counting_action_loss"] = dataset.counting
-            else:
-                result["perplexity"] = perplexity(loss)
-            result |= {"accuracy": accuracy, "accuracy_interval": clipped}
-        if self.top5:
-            result["top5"] = five / n
-        unit, size = "bits_per_byte", dataset.bytes_per_token
-        if TASKS[dataset.task].draws:
-            unit, size = "bits_per_dim", 1.0
-        if size is not None:
-            scale = 1 / (math.log(2) * size)
-            result[unit] = loss * scale
-            result[f"{unit}_interval"] = interval and [bound * scale for bound in interval]
-        if dataset.counting is not None:
-            result["counting_loss"] = dataset.counting
-            if size is not None:
-                result[f"counting_{unit}"] = dataset.counting * scale
-        result |= {"scored": int(n), "sequences": int(rows)}
-        return result if self.guesses else {k: v for k, v in result.items() if "accuracy" not in k}
 
 
 Mode = Literal["nonoverlapping", "sliding", "recurrent"]
@@ -298,7 +190,8 @@ def evaluate_long(
         ConfigError: a stride that does not fit the mode or the window.
         UnsupportedError: the data is no text to predict, or the model carries no state.
     """
-    if not isinstance(dataset, TextDataset):
+    text = dataset.running_text
+    if text is None:
         raise UnsupportedError(
             f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
             f"task {dataset.task}: leave 'mode' and 'each' out"
@@ -306,12 +199,12 @@ def evaluate_long(
     if mode != "sliding":
         if stride is not None:
             raise ConfigError("windows side by side have no 'stride': leave it out, or slide")
-        stride = dataset.length
+        stride = text.length
     if stride is None:
-        stride = max(1, dataset.length // 2)
-    if not 1 <= stride <= dataset.length:
+        stride = max(1, text.length // 2)
+    if not 1 <= stride <= text.length:
         raise ConfigError(
-            f"'stride' must be 1 to {dataset.length} tokens, the length of a window, not {stride}: "
+            f"'stride' must be 1 to {text.length} tokens, the length of a window, not {stride}: "
             "beyond it targets would be left out"
         )
     if streams < 1 or (streams > 1 and mode != "recurrent"):
@@ -321,19 +214,19 @@ def evaluate_long(
         )
     if mode == "recurrent":
         # beyond as many as there are windows, stretches have nothing to read
-        windows = -(-(len(dataset.validation) - 1) // dataset.length)
+        windows = -(-(len(text.validation) - 1) // text.length)
         options |= {"streams": min(streams, windows)}
         options.pop("batch", None)
-        if options.get("limit") is not None and not isinstance(dataset.tokenizer, ByteTokenizer):
+        if options.get("limit") is not None and not isinstance(text.tokenizer, ByteTokenizer):
             # tokens of a beginning may be longer or shorter than those of the whole
-            dataset = dataclasses.replace(dataset, bytes_per_token=None)
-    curves, start = Curves(dataset.length, each), time.perf_counter()
-    strided = dataclasses.replace(dataset, stride=stride)
+            text = dataclasses.replace(text, bytes_per_token=None)
+    curves, start = Curves(text.length, each), time.perf_counter()
+    strided = dataclasses.replace(text, stride=stride)
     result = evaluate(model, strided, remember=False, curves=curves, **options)
     if result is None:
         return None
     return result | {
-        "window": dataset.length,
+        "window": text.length,
         "stride": stride,
         "tokens_per_second": result["scored"] / (time.perf_counter() - start),
         "by_place": curves.by_position(),

@@ -5,7 +5,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from everyformer.core.tasks import TASKS
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.system.memory import check_memory
@@ -34,7 +33,7 @@ def check_footprint(
     check_memory(
         MOMENTS * weights, "training this model", "choose a smaller --width, --layers or tables"
     )
-    if TASKS[dataset.task].translates:
+    if dataset.does.translates:
         # its batches are as large as --data.tokens says, and no text is longer than what was read
         return
     own = config.batch // world.size

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
 from everyformer.core.plugins import command
 from everyformer.core.twins import seed_of
@@ -150,7 +151,9 @@ class _Job:
         records = self.records
         self.values = values = describe_run(self.model, self.dataset, self.config) | extra
         if resume:
-            records.find(self.state, values)
+            config: Any = getattr(self.model, "config", None)
+            kind = type(config) if isinstance(config, Options) else Options
+            records.find(self.state, values, kind)
         self.speed = Speed(self.state, self.warm_up)
         timed = records.path is None and self.config.budget[0] != "flops"
         self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)

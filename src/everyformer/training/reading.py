@@ -12,11 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.errors import UnsupportedError
+from everyformer.core.modules import memories_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.data.batch import IGNORED, Batch, batched
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.genes.memory.base import memories_of
 from everyformer.training.parallel.world import World
 from everyformer.training.step import forward
 
@@ -49,8 +49,9 @@ def read_windows(
     """
     windows: Iterable[Window]
     segments = segments_ahead(model, dataset) if remember else None
-    if segments is not None and isinstance(dataset, TextDataset):
-        windows = dataset.warmed(size, limit, segments)
+    text = dataset.running_text
+    if segments is not None and text is not None:
+        windows = text.warmed(size, limit, segments)
     else:
         windows = (([], batch) for batch in dataset.validation_batches(size, limit))
     # one for each process; the last time there may be fewer
@@ -79,7 +80,7 @@ def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:
     """How many segments a model with a memory reads before those that it is asked about; None of
     models without one, and of data in no order."""
     memories = memories_of(model)
-    if not memories or not isinstance(dataset, TextDataset):
+    if not memories or dataset.running_text is None:
         return None
     return -(-max(memory.ahead for memory in memories) // dataset.length)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from filelock import FileLock, Timeout
 from torch import nn
 
-from everyformer.core.config import differences, from_dict, to_dict
+from everyformer.core.config import Options, differences, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
 from everyformer.core.plugins import digests
 from everyformer.data.dataset import Dataset
@@ -195,8 +195,11 @@ class Records:
         self._begun_at: Path | None = None
         self.changed: list[str] = []
 
-    def find(self, state: TrainingState, values: dict[str, Any]) -> None:
+    def find(self, state: TrainingState, values: dict[str, Any], kind: type[Options]) -> None:
         """Fill ``state`` from the newest whole checkpoint, if one was saved.
+
+        Args:
+            kind: of the model's config, which knows the options that are not given.
 
         Raises:
             CheckpointError: ``values`` are of another model or other data than the run's, or no
@@ -206,7 +209,7 @@ class Records:
             raise CheckpointError("resume needs a run directory: give 'run'")
         result, folder = None, self._run.checkpoints
         if self._world.first and (saved := self._run.config()) is not None:
-            self._check_same(saved, from_json(to_json(values)))
+            self._check_same(saved, from_json(to_json(values)), kind)
             result = newest_checkpoint(folder)
         # all processes take the checkpoint that the first one found whole
         [step] = self._world.from_first([-1 if result is None else result[1].steps])
@@ -318,8 +321,8 @@ class Records:
         if self._log is not None:
             self._log.close()
 
-    def _check_same(self, saved: dict[str, Any], now: dict[str, Any]) -> None:
-        changed = differences(_settled(saved["model"]), _settled(now["model"]))
+    def _check_same(self, saved: dict[str, Any], now: dict[str, Any], kind: type[Options]) -> None:
+        changed = differences(kind.settled(saved["model"]), kind.settled(now["model"]))
         if saved["data"]["fingerprint"] != now["data"]["fingerprint"]:
             changed += differences(saved["data"], now["data"])
         if changed:
@@ -338,11 +341,3 @@ def describe_run(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> 
         "data": dataset.summary(),
         "tokenizer": None if dataset.tokenizer is None else dataset.tokenizer.to_dict(),
     }
-
-
-def _settled(model: dict[str, Any]) -> dict[str, Any]:
-    """A model as plain values with the options that were not given; one of others as it is."""
-    from everyformer.genes.config import ModelConfig
-    from everyformer.models.build import settled
-
-    return settled(from_dict(ModelConfig, model)) if "mixer" in model else model

@@ -20,10 +20,8 @@ from torch import nn
 
 from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import Mixer
-from everyformer.core.tasks import TASKS
+from everyformer.core.modules import memories_of
 from everyformer.data.dataset import Dataset
-from everyformer.data.text import TextDataset
-from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
 
 
@@ -88,7 +86,7 @@ def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> 
     """
     if len(parts) < 2:
         return
-    if not isinstance(dataset, TextDataset) or not TASKS[dataset.task].continues:
+    if dataset.running_text is None:
         raise ConfigError(
             f"'stages' are of language models on running text, not of {dataset.task} on "
             f"{dataset.name}: leave them out"

@@ -24,8 +24,8 @@ Each = Literal["line", "document"]
 
 def write_scores(dataset: Dataset, losses: list[torch.Tensor], each: Each, path: Path) -> None:
     """Write `scores` as CSV; ``losses`` are of all held-out tokens but the first, in order."""
-    assert isinstance(dataset, TextDataset)
-    rows = scores(dataset, torch.cat(losses).double().numpy(), each)
+    assert dataset.running_text is not None
+    rows = scores(dataset.running_text, torch.cat(losses).double().numpy(), each)
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, rows[0])
     writer.writeheader()

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from everyformer.core.config import Choice, Options, Said, field_types, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
-from everyformer.core.tasks import TASKS
 from everyformer.core.twins import seed_of
 from everyformer.data.config import DataConfig
 from everyformer.family import info
@@ -164,16 +163,12 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
     """
     from everyformer.data.masking import with_sentences
 
-    spec.training.check_task(dataset.task)
-    task, row = TASKS[dataset.task], Draft.of(info(spec.member), dataset.task)
+    spec.training.check_task(dataset.does)
+    task, row = dataset.does, Draft.of(info(spec.member), dataset.task)
     facts = {"max_length": max(spec.model.max_length or 0, dataset.length), **dataset.model_options}
     if origin is not None and origin.causal and task.answers:
         facts["causal"] = True
-    if (
-        origin is not None
-        and TASKS[origin.task].predicts == "hidden"
-        and origin.task != dataset.task
-    ):
+    if origin is not None and origin.does.predicts == "hidden" and origin.task != dataset.task:
         facts["summaries"] = dataclasses.replace(spec.model.summaries, cpc=0.0, mask_token=None)
     genes = dict(spec.genes)
     if spec.by_head is not None:

@@ -21,15 +21,14 @@ from torch import Tensor, nn
 
 from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
+from everyformer.core.modules import memories_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.seeds import mixed
 from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
-from everyformer.data.dataset import ClassedDataset, Dataset
-from everyformer.data.text import TextDataset
+from everyformer.data.dataset import Dataset
 from everyformer.engines.drawing import piece_of_rows
 from everyformer.engines.flops import count_flops
-from everyformer.genes.memory.base import memories_of
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import Shared
 from everyformer.training.parallel.world import World
@@ -55,8 +54,9 @@ class TextCarry:
         self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
     ) -> Batch:
         """A ``portion`` of the ``size`` rows of a step; steps are asked for one after the other."""
-        assert isinstance(dataset, TextDataset)
-        return dataset.segment(step, size, portion)
+        text = dataset.running_text
+        assert text is not None
+        return text.segment(step, size, portion)
 
     def of(self, start: int, stop: int) -> StackState:
         """The state that the step's rows from ``start`` up to ``stop`` go on from."""
@@ -90,7 +90,7 @@ class TextCarry:
 
 def carry_of(model: nn.Module, dataset: Dataset, world: World) -> TextCarry | None:
     """What the training of a model on this data carries; None where nothing is."""
-    if not memories_of(model) or not isinstance(dataset, TextDataset):
+    if not memories_of(model) or dataset.running_text is None:
         return None
     return TextCarry(model, world)
 
@@ -101,15 +101,16 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
     Raises:
         ConfigError: the task has no classes, or the model takes no weights.
     """
-    config.check_task(dataset.task)
+    config.check_task(dataset.does)
     weigh: Any = getattr(model, "weigh_classes", None)
     if config.class_weights is not None:
-        if weigh is None or not isinstance(dataset, ClassedDataset):
+        weights = dataset.balanced_weights
+        if weigh is None or weights is None:
             raise ConfigError(
                 f"'class_weights' is {config.class_weights}, but a {type(model).__name__} on "
                 f"{dataset.name} takes no weights of classes: leave it out"
             )
-        weigh(dataset.balanced_weights.tolist())
+        weigh(weights.tolist())
     elif weigh is not None:
         weigh(None)
 

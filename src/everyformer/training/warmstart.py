@@ -14,16 +14,14 @@ import torch
 from torch import Tensor
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import affects, differences, field_types, from_dict
+from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import CheckpointError
-from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import load_tokenizer, require_same
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions.learned import resize_grid
 from everyformer.models.base import Model
-from everyformer.models.build import settled
 from everyformer.system.files import expanded
 from everyformer.training.saved import load_model, read_config
 from everyformer.training.storage import weights_of
@@ -146,11 +144,9 @@ def _take_positions(
     into: Tensor, table: Tensor, before: ModelConfig, after: ModelConfig
 ) -> str | None:
     # a class token has the first row
-    slots = [
-        int(TASKS[config.task].answers and config.pooling == "class") for config in (before, after)
-    ]
+    slots = [int(config.does.answers and config.pooling == "class") for config in (before, after)]
     old, new = table[slots[0] :], into[slots[1] :]
-    if before.image != after.image and not TASKS[after.task].answers:
+    if before.image != after.image and not after.does.answers:
         return None
     if min(slots) == 1:
         into[0] = table[0]
@@ -169,7 +165,7 @@ def _take_positions(
 
 def _grid(config: ModelConfig) -> tuple[int, int] | None:
     """Rows and columns of patches; None for a model that reads no patches."""
-    if config.image is None or not TASKS[config.task].answers:
+    if config.image is None or not config.does.answers:
         return None
     return config.image[1] // config.side, config.image[2] // config.side
 
@@ -192,8 +188,7 @@ def _check(start: Start, new: ModelConfig, tokenizer: Tokenizer | None) -> None:
         faults.append(f"channels of its pictures: {old.image[0]} -> {new.image[0]}")
     masks = tokenizer is None or tokenizer.mask is None
     tokens = [
-        config.vocabulary - (masks and TASKS[config.task].predicts == "hidden")
-        for config in (old, new)
+        config.vocabulary - (masks and config.does.predicts == "hidden") for config in (old, new)
     ]
     if old.image is None and tokens[0] != tokens[1]:
         faults.append(f"number of different tokens: {tokens[0]} -> {tokens[1]}")
@@ -209,7 +204,7 @@ def _shared(config: ModelConfig) -> dict[str, Any]:
     """Values that both models must share, options that were not given filled in."""
     kin = {name: GENES[name].learned_as(choice) for name, choice in config.genes.items()}
     config = config.with_genes(**kin)
-    every = settled(config)
+    every = ModelConfig.settled(to_dict(config))
     values = {name: every[name] for name in SAME}
     kinds: list[tuple[str, Any]] = [("block", BlockOptions)]
     for name in GENES.keys() & values.keys():

@@ -66,7 +66,7 @@ def _trainings(source: str) -> list[Training]:
         CheckpointError: neither is there.
     """
     from everyformer.cli.trained import open_run
-    from everyformer.comparison.summary import curve, quality_metric
+    from everyformer.training.curves import curve
 
     if is_comparison(source):
         return _compared(source)
@@ -76,7 +76,7 @@ def _trainings(source: str) -> list[Training]:
     values, rows = trained.values, curve(trained.path)
     metric: Metric = "loss"
     if rows["evaluations"]:
-        metric = quality_metric(trained.task, rows["evaluations"][-1]["evaluation"])
+        metric = trained.does.metric(rows["evaluations"][-1]["evaluation"])
     described = {name: values[name] for name in ("model", "data", "tokenizer")}
     training = {**values["training"], "seed": None}
     kind = to_json([described, training], sort_keys=True)

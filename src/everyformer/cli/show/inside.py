@@ -112,7 +112,7 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
     from everyformer.report.confusion import MEASURED, Measured
     from everyformer.training.evaluate import evaluate
 
-    if not TASKS[trained.task].classifies:
+    if not trained.does.classifies:
         return None
 
     @functools.cache
@@ -186,7 +186,7 @@ def _run_inputs(trained: Any, options: ShowOptions) -> tuple[Tensor, list[str] |
             raise ConfigError("the text is empty: give at least one character")
     else:
         inputs = _validation(trained)
-        if inputs.dim() == 4 or TASKS[trained.task].acts:
+        if inputs.dim() == 4 or trained.does.acts:
             return inputs, None
         ids = inputs[0, :longest].tolist()
     labels = None if tokenizer is None else token_texts(tokenizer, ids)
@@ -204,7 +204,7 @@ def _validation(trained: Any) -> Tensor:
         inputs: Tensor = next(iter(trained.dataset(trained.data).validation_batches(1, 1))).inputs
     except EveryformerError as error:
         say(f"{error}; the model reads random values instead")
-        if TASKS[trained.task].acts:
+        if trained.does.acts:
             from everyformer.models.states import random_states
 
             return random_states(trained.config.episodes)

@@ -14,7 +14,6 @@ from everyformer.core.bounds import Count, Seed, Share
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError, UnsupportedError
 from everyformer.core.plugins import command
-from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.exits.learn_then_test import Guarantee
 
@@ -188,20 +187,17 @@ def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     """Prompts that texts are written for."""
     from everyformer.exits.calibration import Prompt, drawn, drawn_prompts
 
-    if TASKS[trained.task].translates:
-        from everyformer.data.parallel import ParallelDataset
-
+    if trained.does.translates:
         pairs = trained.dataset(_config(trained, options))
-        assert isinstance(pairs, ParallelDataset)
         assert pairs.tokenizer is not None
         encode = pairs.tokenizer.encode
-        both = list(zip(*pairs.held_out(), strict=True))
+        both = list(zip(*pairs.held_out_pairs(), strict=True))
         return [
             Prompt(tuple(source.tolist()), tuple(encode(reference)))
             for source, reference in drawn(both, options.prompts, options.seed)
         ]
     tokenizer = trained.tokenizer()
-    if tokenizer is None or not TASKS[trained.task].continues:
+    if tokenizer is None or not trained.does.continues:
         raise UnsupportedError(trained.no_text())
     texts = _texts(trained, options)
     if options.lines:
@@ -243,14 +239,13 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
     import numpy as np
 
     from everyformer.data.sources import open_source
-    from everyformer.data.text import TextDataset
     from everyformer.datastores.texts import Texts
 
     tokenizer = trained.tokenizer()
     assert tokenizer is not None
     if options.data.source == OWN_DATA:
-        dataset = trained.dataset(config := _config(trained, options))
-        assert isinstance(dataset, TextDataset)
+        dataset = trained.dataset(config := _config(trained, options)).running_text
+        assert dataset is not None
         trained.changed(config, dataset)
         say(f"prompts are drawn of {dataset.name}: {dataset.split}")
         texts = [np.asarray(dataset.validation)]

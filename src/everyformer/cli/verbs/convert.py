@@ -15,7 +15,6 @@ from everyformer.cli.parsing import VerbOptions, say, verb
 from everyformer.core.bounds import Count, Even
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
-from everyformer.core.tasks import TASKS
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
@@ -219,7 +218,7 @@ def _next(out: str, opened: Opened, unlearned: bool) -> str:
     """Next command for a saved model."""
     if unlearned:
         return command(f"train --from {out} --data ...")
-    if TASKS[opened.model.config.task].writes and opened.tokenizer is not None:
+    if opened.model.config.does.writes and opened.tokenizer is not None:
         return command(f"generate {out} --prompt '...'")
     return command(f"show {out}")
 

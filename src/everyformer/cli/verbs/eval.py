@@ -8,20 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
 from everyformer.cli.eval_options import EvalOptions
 from everyformer.cli.exit_search import search_exits
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.parsing import Line, say
-from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
-from everyformer.core.tasks import TASKS
+from everyformer.core.errors import ConfigError, DivergedError
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.system.files import expanded, named_as, write_text
 from everyformer.system.pulse import doing
-from everyformer.training.worth import worth
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,8 +55,7 @@ def run(words: Sequence[str]) -> int:
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
     from everyformer.cli.threads import choose_threads
     from everyformer.cli.trained import open_run
-    from everyformer.comparison.summary import NOT_WRITING
-    from everyformer.core.leaks import leak_of
+    from everyformer.core.leaks import NOT_WRITING, leak_of
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run, options.device)
@@ -70,7 +66,7 @@ def run(words: Sequence[str]) -> int:
         )
     tokenizer = trained.tokenizer()
     name = None if tokenizer is None else tokenizer.name
-    refuse_idle(options.data, default.data, trained.task, name)
+    refuse_idle(options.data, default.data, trained.does, name)
     options = dataclasses.replace(options, data=measured(trained, options.data))
     dataset = trained.dataset(options.data)
     say(f"{dataset.name}: {dataset.split}")
@@ -94,7 +90,7 @@ def run(words: Sequence[str]) -> int:
             "--out is of --each, or of the picture of --lengths or --mode: leave it out"
         )
     many = options.sequences is None or options.sequences > 2 * options.batch
-    if many and not TASKS[trained.task].acts:
+    if many and not trained.does.acts:
         one = rules | {"limit": options.batch}
         choose_threads(lambda: evaluate(model, dataset, remember=False, **one))
     translations = _translations(model, dataset, options)
@@ -155,9 +151,10 @@ def _print(
     evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset, nothing: str | None
 ) -> None:
     """An evaluation for people; ``nothing``: why it is worth nothing, where that was said."""
-    its_worth = nothing or worth(trained.task, evaluation)
-    if TASKS[trained.task].answers:
-        print(answers_table(evaluation, dataset.classes))
+    its_worth = nothing or trained.does.worth(evaluation)
+    tables = trained.does.table(evaluation, dataset)
+    if tables is not None:
+        print(tables)
         if its_worth is not None:
             print(f"\n{its_worth}")
         if "by_class" in evaluation and "confusion" not in evaluation:
@@ -184,7 +181,7 @@ def _step(trained: TrainedRun, average: int | None) -> int | None:
 
 def set_memory(model: Model, slots: int) -> None:
     """Let every layer remember ``slots`` tokens, however many it was trained with."""
-    from everyformer.genes.memory.base import memories_of
+    from everyformer.core.modules import memories_of
 
     memories = memories_of(model)
     if not memories or slots < 0:
@@ -269,18 +266,12 @@ def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[
         if options.search != BeamConfig():
             raise ConfigError("options of beam search need --bleu or --translations FILE")
         return {}
-    from everyformer.data.parallel import ParallelDataset
     from everyformer.generation.beam import quality, sacrebleu_package, translate_all
 
-    if not isinstance(dataset, ParallelDataset):
-        raise UnsupportedError(
-            f"only parallel text can be translated; {dataset.name} is data of the task "
-            f"{dataset.task}: leave out --bleu and --translations"
-        )
+    sources, references = dataset.held_out_pairs(options.sequences)
     assert dataset.tokenizer is not None
     if options.bleu:
         sacrebleu_package()
-    sources, references = dataset.held_out(options.sequences)
     translations = translate_all(
         model, dataset.tokenizer, sources, options.search, batch=options.batch
     )
@@ -299,6 +290,6 @@ def _data_of(folder: str) -> DataConfig | None:
     run = open_run(folder, quiet=True)
     if not run.saved:
         return run.data
-    if TASKS[run.task].acts:
+    if run.does.acts:
         return DataConfig(source=UNSAID, context=run.config.episodes.context)
     return DataConfig(source=UNSAID, length=min(DataConfig.length, max(run.length, 2)))

@@ -15,7 +15,6 @@ from everyformer.cli.exits import settle_exits
 from everyformer.cli.generate_options import GenerateOptions
 from everyformer.cli.parsing import parse, say
 from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.tasks import TASKS
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
@@ -45,17 +44,17 @@ def run(words: Sequence[str]) -> int:
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run, options.device)
-    if TASKS[trained.task].translates:
+    if trained.does.translates:
         _refuse_images(trained, options)
         return _translations(trained, options)
     if options.search != BeamConfig():
         raise ConfigError(
             f"beam search is for seq2seq runs, not {trained.task}: leave its options out"
         )
-    if TASKS[trained.task].draws:
+    if trained.does.draws:
         return _images(trained, options)
     _refuse_images(trained, options)
-    if TASKS[trained.task].continues:
+    if trained.does.continues:
         return _text(trained, options)
     raise UnsupportedError(
         f"the {'model' if trained.saved else 'run'} in {options.run} has the task {trained.task}: "

@@ -15,7 +15,6 @@ from everyformer.cli.verbs.list import ABILITIES, describe
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
 from everyformer.core.plugins import command
-from everyformer.core.tasks import TASKS
 from everyformer.family import of_family
 from everyformer.genes import GENES, named_genes
 
@@ -109,7 +108,7 @@ def _print(member: Member) -> None:
             rows = [(o["option"], o["default"], o["meaning"]) for o in listed]
             title = f"options of the {gene} (--{gene}.OPTION)"
             print(f"\n{title}\n{table(('option', 'default', 'meaning'), rows)}")
-    words = f"train {member.name} {TASKS[member.tasks[0]].train} --steps 500"
+    words = f"train {member.name} {member.task.train} --steps 500"
     print(f"\ntry     {command(words)}")
 
 

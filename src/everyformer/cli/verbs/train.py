@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from everyformer.cli.answers_table import answers_table
 from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import peek, say, take
 from everyformer.cli.run_options import TrainOptions, read_run, run_folder
 from everyformer.core import plugins as own
+from everyformer.core.baselines import NOT_BETTER
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.family import info
-from everyformer.training.worth import NOT_BETTER, worth
 
 if TYPE_CHECKING:
     from everyformer.data.dataset import Dataset
@@ -93,13 +92,12 @@ def _rows(
     result: TrainResult, options: TrainOptions, model: Any, dataset: Dataset, folder: Path
 ) -> dict[str, Any]:
     """Numbers of the last evaluation, and what they are worth, by name."""
-    from everyformer.comparison.advice import advice
-    from everyformer.comparison.summary import NOT_WRITING, curve
-    from everyformer.core.leaks import leak_of
+    from everyformer.core.leaks import NOT_WRITING, leak_of
+    from everyformer.training.curves import advice, curve
 
     measured = result.evaluation or {}
     rows: dict[str, Any] = {n: v for n, v in measured.items() if isinstance(v, int | float)}
-    value = worth(dataset.task, measured)
+    value = dataset.does.worth(measured)
     if value is not None:
         rows["worth"] = value
         if value.startswith(NOT_BETTER):
@@ -113,9 +111,10 @@ def _tell(
     rows: dict[str, Any], result: TrainResult, options: TrainOptions, dataset: Dataset, where: str
 ) -> None:
     """Print how a training ended, and the command that goes on from it."""
-    task, measured = TASKS[dataset.task], result.evaluation
-    if task.answers and measured and not options.json:
-        print(f"{answers_table(measured, dataset.classes)}\n")
+    task, measured = dataset.does, result.evaluation
+    tables = task.table(measured, dataset) if measured and not options.json else None
+    if tables is not None:
+        print(f"{tables}\n")
         kept = ("step", "loss", "worth", "advice", "predictions")
         rows = {name: rows[name] for name in kept if name in rows}
     best = result.best

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import tasks_that
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 from everyformer.genes.positions import POSITION
@@ -70,7 +70,7 @@ class DepthGene(Gene):
 
     def _check_exits(self, plan: ModelConfig, name: str, mixers: Sequence[Any]) -> None:
         """Refuse what tokens cannot leave early with."""
-        task = TASKS[plan.task]
+        task = plan.does
         if not (task.continues or task.translates):
             raise GeneError(
                 f"depth '{name}' lets a token leave as soon as the next one is known (tasks "

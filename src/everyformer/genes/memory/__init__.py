@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.core.config import Choice
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import tasks_that
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 from everyformer.genes.positions import POSITION
@@ -43,10 +43,10 @@ class MemoryGene(Gene):
                     f"memory '{name}' is read {cls.merges}, which mixer '{mixer.name}' has not: "
                     "use it with 'attention'"
                 )
-        if not TASKS[plan.task].carries:
+        if not plan.does.continues:
             raise GeneError(
                 f"memory '{name}' carries a text from segment to segment (tasks "
-                f"{', '.join(tasks_that('carries'))}); task '{plan.task}' reads each input by "
+                f"{', '.join(tasks_that('continues'))}); task '{plan.task}' reads each input by "
                 "itself"
             )
         acts_on = POSITION.acts_on(plan)

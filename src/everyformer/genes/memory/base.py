@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, NamedTuple, Protocol, final
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.config import Choice
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask, begins_of, positions_of, runs_of
+from everyformer.core.modules import Remembering
 from everyformer.core.outputs import Losses
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State
@@ -102,7 +103,7 @@ class Segment(NamedTuple):
         return visible if self.keep is None else visible & self.keep
 
 
-class Memory(nn.Module):
+class Memory(Remembering):
     """Base of all memories.
 
     Constructor of every concrete memory, keyword-only: ``width`` (of the model), ``options`` (its
@@ -123,8 +124,6 @@ class Memory(nn.Module):
     """the kind of state that it carries"""
     projected: ClassVar[bool] = False
     """whether the rows in it are keys and values, not inputs"""
-    slots: int
-    """rows of the past that a layer keeps; may be changed for evaluation"""
     looks_up: ClassVar[bool] = False
     """whether it has a store that `look_up` reads"""
     tokens_alone: ClassVar[bool] = False
@@ -197,7 +196,6 @@ class Memory(nn.Module):
 
     @property
     def ahead(self) -> int:
-        """Number of tokens that an evaluation of windows reads before each."""
         return self.reach
 
     def windows(self, own: tuple[int | None, ...]) -> tuple[int | None, ...]:
@@ -271,8 +269,3 @@ def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
     return rows if segment.visible is None else rows.only(segment.visible)
-
-
-def memories_of(model: nn.Module) -> list[Memory]:
-    """The memories of a model's layers, first layer first; none of most models."""
-    return [module for module in model.modules() if isinstance(module, Memory)]

@@ -15,7 +15,6 @@ from everyformer.core.bounds import Affects, Count, Positive, Several, Share
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
-from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 
@@ -92,7 +91,7 @@ class RetrievalGene(Gene):
         retrieval = self.of(plan)
         if retrieval is None:
             return
-        if not TASKS[plan.task].continues:
+        if not plan.does.continues:
             raise GeneError(
                 f"retrieval '{retrieval.name}' looks up which token comes next in a text (task "
                 f"lm); task '{plan.task}' does not ask for that"

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.core.errors import GeneError
 from everyformer.core.registry import Registry
-from everyformer.core.tasks import TASKS
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 
@@ -38,7 +37,7 @@ class WiringGene(Gene):
 
     def _check_halves(self, plan: ModelConfig) -> None:
         """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
-        task = TASKS[plan.task]
+        task = plan.does
         if task.translates:
             raise GeneError(
                 "reversible_output='concat' gives twice the width, which a decoder does not read: "

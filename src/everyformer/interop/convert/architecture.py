@@ -15,7 +15,6 @@ from everyformer.core.errors import (
     UnsupportedError,
     nearest,
 )
-from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few, shortened
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
@@ -261,7 +260,7 @@ def label_count(config: dict[str, Any]) -> int:
 
 def described_labels(config: ModelConfig) -> dict[str, Any]:
     """Names for as many classes as a classifier has; nothing for other tasks."""
-    if not TASKS[config.task].classifies:
+    if not config.does.classifies:
         return {}
     names = {str(n): f"LABEL_{n}" for n in range(config.classes)}
     return {"id2label": names, "label2id": {name: int(n) for n, name in names.items()}}

@@ -17,7 +17,6 @@ from torch import Tensor
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
-from everyformer.core.tasks import TASKS
 from everyformer.core.wording import few, listed
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
@@ -161,7 +160,7 @@ def export_checkpoint(
         **known.write(model.config),
     }
     separator = None if tokenizer is None else tokenizer.separator
-    if TASKS[model.config.task].continues:
+    if model.config.does.continues:
         # the ids that theirs would have by default are other tokens here
         config = {"bos_token_id": None, "eos_token_id": separator, **config}
     elif separator is not None:
@@ -172,7 +171,7 @@ def export_checkpoint(
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
         if tokenizer is not None:
-            hides = TASKS[model.config.task].predicts == "hidden" and tokenizer.mask is None
+            hides = model.config.does.predicts == "hidden" and tokenizer.mask is None
             mask = model.config.vocabulary - 1 if hides else None
             export_tokenizer(tokenizer, temporary, model.config.tokens, mask)
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
@@ -277,7 +276,7 @@ def _plain(config: ModelConfig) -> dict[str, Any]:
         flat["mixer.kv_heads"] = flat["mixer.kv_heads"] or config.heads
         widths = flat["mixer.widths"].items()
         flat["mixer.widths"] = {key: channels for key, channels in widths if channels is not None}
-    if not TASKS[config.task].classifies:
+    if not config.does.classifies:
         del flat["classes"]
     parts = flat.get("mixer.bias") or []
     flat["mixer.bias"] = sorted(parts) if isinstance(parts, list | tuple) else parts

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
-from everyformer.core.tasks import TASKS
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes.mixers import MIXERS
 from everyformer.interop.convert.checkpoint import (
@@ -120,7 +119,7 @@ def open_source(
         tokenizer, facts = start.tokenizer, start.values.get("data", {})
         known = {name: facts[name] for name in ("classes", "step") if facts.get(name)}
         note = "none is saved with it" if tokenizer is None else str(tokenizer)
-        note = note if TASKS[model.config.task].reads_text else ""
+        note = note if model.config.does.reads_text else ""
         return Opened(model, None, tokenizer, note, known)
     if kind == "timm":
         model, report = import_timm(folder)
@@ -130,7 +129,7 @@ def open_source(
         model, report = import_checkpoint(folder, mixer=mixer)
     check_finite(model, folder)
     result = ReadTokenizer(None, "")
-    if TASKS[model.config.task].reads_text:
+    if model.config.does.reads_text:
         result = import_tokenizer(folder, model.config.vocabulary)
     return Opened(model, report, *result)
 

@@ -24,7 +24,6 @@ from torch.distributed.fsdp import (
 )
 from torch.distributed.tensor import DTensor, Shard
 
-from everyformer.blocks.stack import Stack
 from everyformer.core.errors import ConfigError
 from everyformer.engines.ranges import HALF
 from everyformer.training.parallel.shared import Shared
@@ -50,8 +49,9 @@ class Sharded(Shared):
             "mp_policy": MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None),
             "shard_placement_fn": lambda weight: Shard(_cut(weight, shards)),
         }
-        for stack in [part for part in model.modules() if isinstance(part, Stack)]:
-            for unit in stack.units():
+        for stack in [part for part in model.modules() if hasattr(part, "units")]:
+            units: Any = stack.units
+            for unit in units():
                 fully_shard(unit, **rules)
             if isinstance(stack, FSDPModule):
                 register_fsdp_forward_method(stack, "read_context")

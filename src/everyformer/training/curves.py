@@ -1,14 +1,18 @@
-"""Advice for a training that came to nothing: what was seen in its curve, and what to try."""
+"""`curve` of a training, and `advice` for one that came to nothing: what was seen in its curve."""
 
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from statistics import mean
-from typing import Any
+from typing import Any, NotRequired, TypedDict, cast
 
-from everyformer.comparison.results import Curve
 from everyformer.core.wording import counted
+from everyformer.training.logging import read_metrics
 
+Evaluation = dict[str, Any]
+"""what `training.evaluate` gives: ``loss`` and what else the task is measured by, each with its
+``METRIC_interval``"""
 MOVED = 0.02
 """of a loss: what is less is no change"""
 FALLING = 0.01
@@ -23,6 +27,43 @@ FEW = 8
 """logged steps from which on a curve says something"""
 
 LONGER = "train longer (--steps or --budget-seconds)"
+
+
+class Logged(TypedDict):
+    """A step or an evaluation of metrics.jsonl, with what had been spent by then."""
+
+    step: int
+    seconds: float
+    tokens: int
+    flops: int
+    loss: NotRequired[float]
+    evaluation: NotRequired[Evaluation]
+
+
+class Curve(TypedDict):
+    """Curve of a training."""
+
+    training: list[Logged]
+    evaluations: list[Logged]
+
+
+def curve(run: Path, last: int | None = None) -> Curve:
+    """Training and evaluation rows of a run's metrics.jsonl, evaluations with their cost so far.
+
+    ``last``: the step that they end with.
+    """
+    rows = read_metrics(run / "metrics.jsonl")
+    if last is not None:
+        rows = [row for row in rows if row["step"] <= last]
+    training = [row for row in rows if "evaluation" not in row]
+    evaluations = [row for row in rows if "evaluation" in row]
+    by_step = {row["step"]: row for row in training}
+    for row in evaluations:
+        near = by_step.get(row["step"]) or max(
+            (r for r in training if r["step"] <= row["step"]), key=lambda r: r["step"], default={}
+        )
+        row |= {key: near.get(key, 0) for key in ("seconds", "tokens", "flops")}
+    return cast(Curve, {"training": training, "evaluations": evaluations})
 
 
 def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:

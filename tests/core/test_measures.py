@@ -6,9 +6,10 @@ from typing import Any, get_args
 
 import pytest
 
-from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Metric
-from everyformer.comparison.summary import member_row, quality_metric, rank, time_to
+from everyformer.comparison.summary import member_row, rank, time_to
+from everyformer.core.measures import METRICS
+from everyformer.core.tasks import TASKS
 
 COUNTS = ("tokens_per_second", "tokens", "flops", "steps", "seconds")
 
@@ -96,11 +97,11 @@ def test_an_interval_over_seeds_is_students_of_their_mean(
         }
         for value in values
     ]
-    row = member_row("gmlp", "lm", 7, runs, "loss")
+    row = member_row("gmlp", TASKS["lm"], 7, runs, "loss")
     mean = sum(values) / len(values)
     assert (row["interval_of"], row["quality"]) == ("seeds", pytest.approx(mean))
     assert row["interval"] == pytest.approx([mean - half, mean + half], rel=1e-4)
-    alone = member_row("gmlp", "lm", 7, runs[:1], "loss")
+    alone = member_row("gmlp", TASKS["lm"], 7, runs[:1], "loss")
     assert alone["interval"] == [values[0] - 9, values[0] + 9]
     assert alone["interval_of"] == "validation sequences"
 
@@ -131,7 +132,7 @@ def test_a_member_beats_a_constant_answer_if_each_of_its_trainings_does(
         }
         for value, low, high in seeds
     ]
-    row = member_row("bert", "classify-text", 7, runs, "accuracy")
+    row = member_row("bert", TASKS["classify-text"], 7, runs, "accuracy")
     assert (row["baseline"], row["beats_baseline"]) == (0.5, beats)
 
 
@@ -142,8 +143,8 @@ def test_a_member_beats_the_means_of_several_numbers_if_it_does_for_each(
     each = [{"number": n, "rmse": rmse, "mean_rmse": 2.0} for n, rmse in enumerate(errors, 1)]
     whole = {"loss": 0.25, "scaled_rmse": 0.5, "mean_scaled_rmse": 1.0, "by_number": each}
     runs: Any = [{"evaluation": whole, **dict.fromkeys(COUNTS, 1.0)}]
-    metric = quality_metric("regress-series", runs[0]["evaluation"])
-    row = member_row("bert", "regress-series", 7, runs, metric)
+    metric = TASKS["regress-series"].metric(runs[0]["evaluation"])
+    row = member_row("bert", TASKS["regress-series"], 7, runs, metric)
     assert (metric, row["quality"], row["beats_baseline"]) == ("scaled_rmse", 0.5, beats)
     assert row["baseline_words"] == "always giving the mean for each of 2 numbers"
 
@@ -152,7 +153,7 @@ def test_a_member_beats_the_means_of_several_numbers_if_it_does_for_each(
 def test_less_memory_than_the_weights_take_is_not_told(peak: int | None, told: int | None) -> None:
     known: Any = {"peak_bytes": peak}
     done: Any = {"status": "done", "evaluation": {"loss": 1.0}, **dict.fromkeys(COUNTS, 1.0)}
-    assert member_row("gmlp", "lm", 7, [done], "loss", known)["peak_bytes"] == told
+    assert member_row("gmlp", TASKS["lm"], 7, [done], "loss", known)["peak_bytes"] == told
 
 
 @pytest.mark.full("seconds each", parts=3)

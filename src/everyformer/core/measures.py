@@ -1,9 +1,12 @@
-"""`METRICS`: what members are ranked by, one record each; a further metric is a row."""
+"""`METRICS`: the measures that models are ranked by, one record each."""
 
 from dataclasses import dataclass
 from typing import Literal
 
-from everyformer.comparison.results import Metric
+Metric = Literal[
+    "bits_per_byte", "bits_per_dim", "loss", "action_loss", "accuracy", "mae", "scaled_rmse",
+    "rmse", "r2",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -17,6 +20,10 @@ class MetricInfo:
     """of a value, as `format` takes it"""
     said: str
     """a written value, in place of {}, within a sentence"""
+    constant: str
+    """the same measure of an answer that reads nothing of the input, in an evaluation"""
+    words: str
+    """that answer"""
     share: bool = False
     """whether it lies between 0 and 1 and is written in percent"""
 
@@ -49,27 +56,40 @@ class MetricInfo:
 
 
 _LOWER = "(lower is better)"
+_COUNTING, _MEAN = "counting tokens", "always giving the mean"
 METRICS: dict[Metric, MetricInfo] = {
-    "bits_per_byte": MetricInfo("bits per byte", "lower", ".3f", f"{{}} bits per byte {_LOWER}"),
+    "bits_per_byte": MetricInfo(
+        "bits per byte", "lower", ".3f", f"{{}} bits per byte {_LOWER}",
+        "counting_bits_per_byte", _COUNTING,
+    ),
     "bits_per_dim": MetricInfo(
-        "bits per dimension", "lower", ".3f", f"{{}} bits per dimension {_LOWER}"
+        "bits per dimension", "lower", ".3f", f"{{}} bits per dimension {_LOWER}",
+        "counting_bits_per_dim", "counting intensities",
     ),
-    "loss": MetricInfo("nats per token", "lower", ".3f", f"{{}} nats per token {_LOWER}"),
+    "loss": MetricInfo(
+        "nats per token", "lower", ".3f", f"{{}} nats per token {_LOWER}",
+        "counting_loss", _COUNTING,
+    ),
     "action_loss": MetricInfo(
-        "loss per action", "lower", ".4g", f"a loss of {{}} an action {_LOWER}"
+        "loss per action", "lower", ".4g", f"a loss of {{}} an action {_LOWER}",
+        "counting_action_loss", "always giving the commonest action, or the mean",
     ),
-    "accuracy": MetricInfo("accuracy", "higher", ".1%", "{} of the validation set right", True),
+    "accuracy": MetricInfo(
+        "accuracy", "higher", ".1%", "{} of the validation set right",
+        "majority_accuracy", "always giving the commonest class", share=True,
+    ),
     "mae": MetricInfo(
-        "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}"
+        "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}",
+        "mean_mae", _MEAN,
     ),
     "scaled_rmse": MetricInfo(
-        "RMSE in standard deviations",
-        "lower",
-        ".4g",
+        "RMSE in standard deviations", "lower", ".4g",
         f"a root mean square error of {{}} standard deviations {_LOWER}",
+        "mean_scaled_rmse", _MEAN,
     ),
     "rmse": MetricInfo(
-        "root mean square error", "lower", ".4g", f"a root mean square error of {{}} {_LOWER}"
+        "root mean square error", "lower", ".4g",
+        f"a root mean square error of {{}} {_LOWER}", "mean_rmse", _MEAN,
     ),
-    "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)"),
-}
+    "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)", "mean_r2", _MEAN),
+}  # fmt: skip

@@ -17,7 +17,8 @@ from sklearn.metrics import (
 )
 from torch import Tensor
 
-from everyformer.training.measures import ClassErrors, perplexity, ratio
+from everyformer.tasks.classify.scores import ClassErrors
+from everyformer.tasks.scores import perplexity, ratio
 
 ROWS, CLASSES = 200, 4
 

@@ -1,10 +1,10 @@
-"""Tables of `train` and `eval` for runs that answer: measures beside a baseline, and classes."""
+"""Tables of evaluations of rows: measures beside a constant answer's, and classes or numbers."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everyformer.cli.console import table
+from everyformer.core.columns import table
 
 MEASURES = {
     "loss": "loss",
@@ -27,35 +27,41 @@ DRAWN = 8
 """classes up to which the confusion matrix is printed"""
 
 
-def answers_table(evaluation: dict[str, Any], classes: Sequence[str]) -> str:
-    """An evaluation as tables: measures with intervals beside the baseline's, then each class or
-    each of several numbers.
+def classes_table(evaluation: Mapping[str, Any], classes: Sequence[str]) -> str:
+    """Measures with intervals beside a constant answer's, then each class; of more than 20 those
+    with the lowest F1."""
+    # a training does not count each class by itself
+    index = evaluation.get("majority")
+    always = "always training's commonest"
+    if index is not None:
+        always = f"always '{_name(classes, index)}'"
+    parts = _measures(evaluation, "majority", always)
+    if "by_class" in evaluation:
+        parts += _classes(evaluation, classes)
+    return "\n\n".join(parts)
 
-    Of more than 20 those with the lowest F1 or R^2.
-    """
+
+def numbers_table(evaluation: Mapping[str, Any]) -> str:
+    """Measures with intervals beside the mean's, then each of several numbers; of more than 20
+    those with the lowest R^2."""
+    parts = _measures(evaluation, "mean", "always the mean")
+    if "by_number" in evaluation:
+        parts += _numbers(evaluation["by_number"])
+    return "\n\n".join(parts)
+
+
+def _measures(evaluation: Mapping[str, Any], constant: str, always: str) -> list[str]:
+    """The measures of all rows, and how many rows there are."""
     rows = []
     for name, called in MEASURES.items():
         if name not in evaluation:
             continue
-        around = evaluation.get(f"{name}_interval")
+        around, least = evaluation.get(f"{name}_interval"), evaluation.get(f"{constant}_{name}")
         span = "-" if around is None else f"{around[0]:.4g} to {around[1]:.4g}"
-        least = evaluation.get(f"majority_{name}", evaluation.get(f"mean_{name}"))
         without = "-" if least is None else f"{least:.4g}"
         rows.append([called, f"{evaluation[name]:.4g}", span, without])
-    always = "always the mean"
-    if "majority_accuracy" in evaluation:
-        # a training does not count each class by itself
-        index = evaluation.get("majority")
-        always = (
-            "always training's commonest" if index is None else f"always '{_name(classes, index)}'"
-        )
-    parts = [table(["measure", "value", "95% interval", always], rows)]
-    parts.append(f"over {evaluation['sequences']:,} rows")
-    if "by_class" in evaluation:
-        parts += _classes(evaluation, classes)
-    if "by_number" in evaluation:
-        parts += _numbers(evaluation["by_number"])
-    return "\n\n".join(parts)
+    measures = table(["measure", "value", "95% interval", always], rows)
+    return [measures, f"over {evaluation['sequences']:,} rows"]
 
 
 def _numbers(chosen: list[dict[str, Any]]) -> list[str]:
@@ -73,7 +79,7 @@ def _numbers(chosen: list[dict[str, Any]]) -> list[str]:
     return [*parts, table(["number", *head], values)]
 
 
-def _classes(evaluation: dict[str, Any], classes: Sequence[str]) -> list[str]:
+def _classes(evaluation: Mapping[str, Any], classes: Sequence[str]) -> list[str]:
     """A row a class, and of few what was answered to each."""
     chosen = [row for row in evaluation["by_class"] if row["rows"] or row["answers"]]
     parts = []

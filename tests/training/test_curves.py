@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from everyformer.comparison.advice import advice
+from everyformer.training.curves import advice
 
 STEPS = np.arange(40)
 CURVES = {
