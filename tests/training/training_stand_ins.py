@@ -18,7 +18,6 @@ from torch import Tensor, nn
 from everyformer.core.config import from_dict
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
-from everyformer.core.tasks import TaskName
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
@@ -136,7 +135,7 @@ class TinyData(Dataset):
     """Counting upwards modulo the vocabulary; later rows have fewer scored targets."""
 
     name: str = "tiny"
-    task: TaskName = "lm"
+    task: str = "lm"
     kind: Literal["text", "images", "series", "episodes"] = "text"
     vocabulary: int = 11
     length: int = 7

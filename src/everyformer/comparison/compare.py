@@ -31,7 +31,6 @@ from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
 from everyformer.core.devices import check_compiler, pick_device
 from everyformer.core.plugins import allow_model
-from everyformer.core.tasks import ALL_TASKS
 from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
@@ -225,5 +224,5 @@ def _settled(
 def common_tasks(members: Sequence[str]) -> tuple[str, ...]:
     """The tasks that all of ``members`` have, or that any has where they share none."""
     tasks = [info(member).tasks for member in members]
-    shared = tuple(task for task in ALL_TASKS if all(task in able for able in tasks))
-    return shared or ALL_TASKS
+    shared = tuple(task for task in TASKS if all(task in able for able in tasks))
+    return shared or tuple(TASKS)

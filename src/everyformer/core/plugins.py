@@ -1,4 +1,4 @@
-"""Mixers and positions of the user: classes named by ``module:Class`` or ``file.py:Class``.
+"""Mixers, positions, tasks and kinds of data of the user: ``module:Class`` or ``file.py:Class``.
 
 They are known in this process and, by an environment variable, in those that it starts.
 """
@@ -25,9 +25,9 @@ from everyformer.core.foreign import FAILURES, describe, note_package, source
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
-BASES: dict[str, str] = {}
-"""kind of gene -> the base of all its alternatives, as its registry says"""
-TAKEN = ("mixer", "position")
+BASES: dict[str, str] = {"data": "everyformer.data.kind:Kind"}
+"""kind of part -> the base of all its alternatives, of genes as their registries say"""
+TAKEN = ("mixer", "position", "task", "data")
 """kinds that are known by a spec; the others are known by entry points"""
 HOW = "write module:Class or path/file.py:Class"
 MODELS = "EVERYFORMER_MODELS"

@@ -14,15 +14,18 @@ import importlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from everyformer.core.baselines import Baseline, beats, constant, sentence
-from everyformer.core.errors import UnsupportedError, unknown
+from everyformer.core.config import NoOptions, Options
+from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.measures import Metric
+from everyformer.core.plugins import BASES, loaded, offered, own_classes
 
 if TYPE_CHECKING:
     from torch import nn
 
+    from everyformer.core.member import Member
     from everyformer.data.dataset import Dataset
     from everyformer.genes.config import ModelConfig
     from everyformer.models.base import Model
@@ -34,11 +37,12 @@ SEQ2SEQ, PIXELS, ENLARGE = "seq2seq", "pixels", "super-resolution"
 SERIES, TEXT_NUMBER = "classify-series", "regress-text"
 IMAGE_NUMBER, SERIES_NUMBER = "regress-image", "regress-series"
 DECISION = "decision"
-TaskName = Literal[
-    "lm", "mlm", "classify-text", "classify-image", "seq2seq", "pixels", "super-resolution",
-    "classify-series", "regress-text", "regress-image", "regress-series", "decision",
-]  # fmt: skip
-ALL_TASKS: tuple[TaskName, ...] = get_args(TaskName)
+ALL_TASKS = (
+    *(LM, MLM, TEXT, IMAGE, SEQ2SEQ, PIXELS, ENLARGE, SERIES, TEXT_NUMBER, IMAGE_NUMBER),
+    *(SERIES_NUMBER, DECISION),
+)
+"""those of this library"""
+BASES["task"] = "everyformer.core.tasks:Task"
 GONE = {
     "forecast": "forecasting of series left the library",
     "policy": "proximal policy optimisation left the library for examples/ppo_gtrxl.py",
@@ -52,12 +56,14 @@ class Task(ABC):
     name: ClassVar[str]
     about: ClassVar[str]
     """what goes in, and what comes out"""
-    reads: ClassVar[Literal["text", "labelled text", "parallel text", "pictures", "series",
-                            "episodes"]]  # fmt: skip
-    """the kind of data that it is learned from"""
-    predicts: ClassVar[Literal["next", "hidden", "class", "number", "action"]]
-    """every next token or intensity, hidden tokens, one class or some numbers a row, or the action
-    of every step"""
+    reads: ClassVar[str]
+    """the kind of data that it is learned from: text, labelled text, parallel text, pictures,
+    series, episodes, or one of another package"""
+    predicts: ClassVar[str]
+    """next (every token or intensity), hidden (tokens), class or number (of a row), action (of
+    every step), or a word of another package"""
+    Options: ClassVar[type[Options]] = NoOptions
+    """what its head must know of the data, which a `Dataset` gives as ``task_options``"""
     goal: ClassVar[str] = "predicts"
     """what a model does with data, in the question of a comparison"""
     train: ClassVar[str]
@@ -146,6 +152,11 @@ class Task(ABC):
         """True if one stack reads tokens of text."""
         return self.reads in ("text", "labelled text")
 
+    def suits(self, member: Member) -> bool:
+        """True if a member can have this task, where its row does not say so: of one that predicts
+        what comes later if it models language, of others if it classifies text."""
+        return (LM if self.forward_only else TEXT) in member.tasks
+
     @abstractmethod
     def build(self, config: ModelConfig) -> Model:
         """The module that a complete config describes."""
@@ -204,19 +215,19 @@ class Tasks(Mapping[str, Task]):
     """Every task by its name, those of this library first."""
 
     def __getitem__(self, name: str) -> Task:
-        found = _own().get(name)
+        found = _own().get(name) or others().get(name)
         if found is None:
             raise unknown("task", name, self)
         return found
 
     def __contains__(self, name: object) -> bool:
-        return name in _own()
+        return name in _own() or name in others()
 
     def __iter__(self) -> Iterator[str]:
-        return iter(_own())
+        return iter((*_own(), *others()))
 
     def __len__(self) -> int:
-        return len(_own())
+        return len(_own()) + len(others())
 
 
 TASKS = Tasks()
@@ -227,6 +238,28 @@ def _own() -> dict[str, Task]:
     """Tasks of this library, whose files import no model until they act."""
     kinds: tuple[type[Task], ...] = importlib.import_module("everyformer.tasks").OWN
     return {kind.name: kind() for kind in kinds}
+
+
+def others() -> dict[str, Task]:
+    """Tasks of other packages and of the user, by name.
+
+    Raises:
+        ConfigError: one has the name of a task of this library.
+    """
+    kinds = {entry.name: loaded(entry, "task", BASES["task"]) for entry in offered("task")}
+    kinds |= own_classes("task")
+    for name, kind in kinds.items():
+        if name in _own():
+            raise ConfigError(
+                f"{kind.__qualname__} is called '{name}', as a task of this library: give it "
+                "another name"
+            )
+    return {name: _made(kind) for name, kind in kinds.items()}
+
+
+@cache
+def _made(kind: type[Task]) -> Task:
+    return kind()
 
 
 def tasks_that(what: str) -> tuple[str, ...]:

@@ -15,14 +15,14 @@ Nothing is unpickled.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, cast
+from typing import Literal
 
 import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
@@ -103,7 +103,7 @@ class Arrays(Kind):
         return _form(self.parts.inputs, task, self.config.source)
 
     @cached_property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         task = self.request.said or self.request.word
         return _task(self.form, self.parts, task, self.request.able, self.config.source)
 
@@ -196,9 +196,7 @@ def _form(inputs: np.ndarray, task: str | None, spec: str) -> Form:
     )
 
 
-def _task(
-    form: Form, parts: ArrayParts, task: str | None, able: Sequence[str], spec: str
-) -> TaskName:
+def _task(form: Form, parts: ArrayParts, task: str | None, able: Sequence[str], spec: str) -> str:
     """Task of arrays: their targets say whether classes or numbers are predicted."""
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
     readers = [name for name, one in TASKS.items() if one.reads in reads[form]]
@@ -213,7 +211,7 @@ def _task(
     fitting = [name for name in served if task is None or task in (name, TASKS[name].word)]
     natural = [name for name in fitting if name in able] or fitting
     if natural:
-        return cast(TaskName, natural[0])
+        return natural[0]
     able_to = f"can serve {', '.join(served)}" if served else "serves no task"
     need = [name for name in answers if task in (None, name, TASKS[name].word)]
     if parts.targets is None and need:
@@ -331,7 +329,7 @@ def _held_out(
     return held_out, how
 
 
-def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source) -> TextDataset:
+def _text(parts: ArrayParts, config: DataConfig, task: str, source: Source) -> TextDataset:
     """Tokens as one text, rows one after the other; its end is held out."""
     tokens, spec = parts.inputs.reshape(-1), source.spec
     if tokens.dtype.kind not in "iub" or tokens.min() < 0:
@@ -365,7 +363,7 @@ def _text(parts: ArrayParts, config: DataConfig, task: TaskName, source: Source)
 
 
 def _pictures(
-    parts: ArrayParts, config: DataConfig, task: TaskName, source: Source, known: Sequence[str]
+    parts: ArrayParts, config: DataConfig, task: str, source: Source, known: Sequence[str]
 ) -> Dataset:
     pixels = channels_first(parts.inputs, source.spec)
     labels = np.zeros(len(pixels), dtype=np.int64)

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -77,7 +76,7 @@ class BuiltIn(Kind):
         return f"the built-in '{self.config.source}'"
 
     @cached_property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         served = BUILTINS[self.config.source].tasks
         first, *_ = tasks = self.request.tasks
         if self.request.word is None:
@@ -162,7 +161,7 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
         held_out,
         config,
         name="digits",
-        task=cast(TaskName, task),
+        task=task,
         classes=tuple("0123456789") if labelled else (),
         split=f"a draw of {config.validation:.0%} within each class (seed {config.seed}): COUNTS",
         checksum=digest(pixels.tobytes(), config.size, config.colour),

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from everyformer.core.tasks import TaskName
 from everyformer.data.options import (
     DataOptions,
     DrawingOptions,
@@ -19,7 +18,7 @@ class Builtin:
     """Record of one built-in."""
 
     about: str
-    tasks: tuple[TaskName, ...]
+    tasks: tuple[str, ...]
     """those that it serves, the natural one first"""
     reads: tuple[type[DataOptions], ...] = ()
     """options that not all built-ins have a use for"""

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError, UnsupportedError
-from everyformer.core.tasks import TASKS, Task, TaskName
+from everyformer.core.tasks import TASKS, Task
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.selection import epoch_rows, majority, spread
 from everyformer.data.tokenizers.base import Tokenizer
@@ -46,7 +46,7 @@ class Dataset(ABC):
 
     name: str
     """Name of the data in tables."""
-    task: TaskName
+    task: str
     """Task of a model on it."""
     kind: Literal["text", "images", "series", "episodes"]
     """Kind of the inputs."""

@@ -23,7 +23,7 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, TaskName, tasks_that
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -170,7 +170,7 @@ def _padded(values: np.ndarray, keep: np.ndarray, padding: int = 0) -> torch.Ten
 
 
 def episode_dataset(
-    recorded: Trajectories, config: DataConfig, task: TaskName, name: str
+    recorded: Trajectories, config: DataConfig, task: str, name: str
 ) -> EpisodeDataset:
     """Trajectories as the data of ``task``.
 
@@ -322,7 +322,7 @@ class Episodes(Kind):
         super().check()
 
     @cached_property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         return next(name for name in self.request.tasks if TASKS[name].acts)
 
     def load(self) -> EpisodeDataset:

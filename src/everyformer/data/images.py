@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS, TaskName, tasks_that
+from everyformer.core.tasks import TASKS, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import describe, hold_out
@@ -104,7 +104,7 @@ def image_dataset(
     config: DataConfig,
     *,
     name: str,
-    task: TaskName,
+    task: str,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
@@ -214,7 +214,7 @@ class Pictures(Kind):
         return [entry for entry in self.request.source.entries if entry.suffix in SUFFIXES]
 
     @cached_property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         task = self.request.task_of("pictures")
         if task is None:
             return natural_task(self.request.source, self.config, self.pictures)

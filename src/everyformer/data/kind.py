@@ -17,19 +17,17 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, TypeVar
 
 from everyformer.core.config import NoOptions, field_defaults, from_dict
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
 from everyformer.core.tasks import (
-    ALL_TASKS,
     LM,
     MLM,
     SEQ2SEQ,
     TASKS,
     TEXT,
     Task,
-    TaskName,
     tasks_called,
 )
 from everyformer.data.builtins import BUILTINS
@@ -75,7 +73,7 @@ class Request:
     Args:
         config: source, lengths, held-out part and the options of all kinds.
         word: a task by its name, or classify or regress; None: the natural one.
-        able: the tasks that the model has, the one that is preferred first.
+        able: the tasks that the model has (default: all), the one that is preferred first.
         tokenizer: a finished run's, in place of the one that ``config`` names.
         sides: what a finished run translates from and to, by the names of its data.
         classes: those of a finished run, of which these data may have some alone.
@@ -89,16 +87,16 @@ class Request:
         self,
         config: DataConfig,
         word: str | None = None,
-        able: Sequence[str] = ALL_TASKS,
+        able: Sequence[str] = (),
         tokenizer: Tokenizer | None = None,
         sides: tuple[str, str] | None = None,
         classes: Sequence[str] = (),
         stored: DataConfig | None = None,
     ) -> None:
-        self.config, self.word, self.able, self.tokenizer = config, word, able, tokenizer
+        self.config, self.word, self.tokenizer = config, word, tokenizer
+        self.able = tuple(able) or tuple(TASKS)
         self.sides, self.classes, self.stored = sides, tuple(classes), stored
-        called: Any = ALL_TASKS if word is None else tasks_called(word)
-        self.tasks: tuple[TaskName, ...] = called
+        self.tasks = tuple(TASKS) if word is None else tasks_called(word)
         """the tasks that the word may mean"""
         if not self.tasks:
             known = [*TASKS, *(one.word for one in TASKS.values())]
@@ -128,13 +126,13 @@ class Request:
         return open_source(spec, self.config.encoding)
 
     @cached_property
-    def text_task(self) -> TaskName:
+    def text_task(self) -> str:
         """The task of files of text."""
         if (task := self.task_of("labelled text")) is not None:
             return task
-        return cast(TaskName, _natural_task(self.source, self.config, self.able))
+        return _natural_task(self.source, self.config, self.able)
 
-    def task_of(self, reads: str) -> TaskName | None:
+    def task_of(self, reads: str) -> str | None:
         """The task that the word means of a source of the kind ``reads`` (`Task.reads`).
 
         A word of several tasks means the one that reads such a source, of those that the model
@@ -170,7 +168,7 @@ class Kind(ABC):
 
     @property
     @abstractmethod
-    def task(self) -> TaskName:
+    def task(self) -> str:
         """The task of the data: the one that was said, or the natural one.
 
         Raises:
@@ -238,7 +236,7 @@ class TextFiles(Kind):
     )
 
     @property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         return self.request.text_task
 
     @property

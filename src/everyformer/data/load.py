@@ -5,8 +5,7 @@ from importlib.metadata import entry_points
 from inspect import isabstract
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.plugins import loaded, offer_of
-from everyformer.core.tasks import ALL_TASKS
+from everyformer.core.plugins import loaded, offer_of, own_classes
 from everyformer.data.arrays import Arrays
 from everyformer.data.builtin import BuiltIn
 from everyformer.data.config import DataConfig
@@ -68,7 +67,7 @@ KINDS: tuple[type[Kind], ...] = (
 
 
 def kinds() -> list[type[Kind]]:
-    """Every kind, those of other packages first.
+    """Every kind, those of the user and of other packages first.
 
     Raises:
         PluginError: one of another package cannot be imported.
@@ -82,7 +81,7 @@ def kinds() -> list[type[Kind]]:
             offer = offer_of(entry, "kind of data")
             raise ConfigError(f"{offer} is no `Kind` with a name and all methods, but {kind!r}")
         offered.append(kind)
-    return [*offered, *KINDS]
+    return [*own_classes("data").values(), *offered, *KINDS]
 
 
 def recognised(request: Request) -> Kind:
@@ -101,7 +100,7 @@ def load_dataset(
     task: str | None = None,
     *,
     tokenizer: Tokenizer | None = None,
-    able: Sequence[str] = ALL_TASKS,
+    able: Sequence[str] = (),
     sides: tuple[str, str] | None = None,
     classes: Sequence[str] = (),
     stored: DataConfig | None = None,
@@ -115,8 +114,9 @@ def load_dataset(
             with a folder of texts for each class classify-text, pictures classify-image (pixels
             when neither folders nor a table beside them show classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
-        able: the tasks that the model has; of what a text or a built-in can serve, the first of
-            them is natural. A table of two columns is pairs to a model that only translates.
+        able: the tasks that the model has (default: all); of what a text or a built-in can serve,
+            the first of them is natural. A table of two columns is pairs to a model that only
+            translates.
         sides: what a finished run translates from and to, by the names of columns or endings: pairs
             are read in that direction, and refused where their names are others.
         classes: those of a finished run, in the order of their ids: labels are read as these, some

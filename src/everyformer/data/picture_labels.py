@@ -8,7 +8,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted
 from everyformer.data.classes import (
     SHOWN,
@@ -79,7 +79,7 @@ def tables_among(source: Source) -> list[Entry]:
     return [e for e in tables if PurePosixPath(e.name).stem.lower() == METADATA] or tables
 
 
-def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> TaskName:
+def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) -> str:
     """To classify, where folders or a single table show classes, else to draw."""
     if config.labels:
         return "pixels"
@@ -98,7 +98,7 @@ def labelled_pictures(
     source: Source,
     config: DataConfig,
     pictures: Sequence[Entry],
-    task: TaskName,
+    task: str,
     known: Sequence[str] = (),
 ) -> LabelledPictures:
     """The classes or numbers of pictures that ``task`` needs.
@@ -165,7 +165,7 @@ def _by_table(
     source: Source,
     config: DataConfig,
     pictures: Sequence[Entry],
-    task: TaskName,
+    task: str,
     known: Sequence[str] = (),
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""

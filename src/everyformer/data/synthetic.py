@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS, TaskName
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -239,7 +239,7 @@ class WavesDataset(GeneratedDataset):
         return Batch(inputs, torch.from_numpy(shapes))
 
 
-def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
+def load_generated(config: DataConfig, task: str) -> GeneratedDataset:
     """The generated rows that ``config.source`` names, for ``task``.
 
     Raises:
@@ -283,7 +283,7 @@ def load_generated(config: DataConfig, task: TaskName) -> GeneratedDataset:
     return dataset
 
 
-def load_waves(config: DataConfig, task: TaskName) -> WavesDataset:
+def load_waves(config: DataConfig, task: str) -> WavesDataset:
     """Waves of ``config.length`` steps, to classify by their shape or to count their periods."""
     drawn = np.linspace(FEWEST, MOST, 1001)[:, None]
     measures = TASKS[task].measures

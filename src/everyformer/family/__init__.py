@@ -5,13 +5,14 @@ Other packages add rows through the entry-point group ``everyformer.members``, e
 """
 
 import functools
+from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
 from everyformer.core import plugins
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.member import Member
-from everyformer.core.tasks import TASKS, tasks_called
+from everyformer.core.tasks import TASKS, Task, others, tasks_called
 from everyformer.core.twins import twin
 from everyformer.family.derived import row_of
 from everyformer.family.outside import outside_name, outside_row
@@ -115,8 +116,10 @@ def register_spec(spec: str) -> None:
         plugins.allow_model(spec)
         return
     part = plugins.add_spec(spec)
-    _require_free(part)
-    _look_again(part)
+    if plugins.kind_of(part) in GENES:
+        _require_free(part)
+        _look_again(part)
+    _known.cache_clear()
 
 
 def _look_again(part: type[Any]) -> None:
@@ -158,6 +161,13 @@ def _known() -> dict[str, Member]:
         if name not in known:
             known[name] = row_of(mixers.get(name))
     for name, part in plugins.own_classes().items():
-        if name not in known:
+        if name not in known and plugins.kind_of(part) in GENES:
             known[name] = _rows.get(name) or row_of(part)
-    return known
+    more = others().values()
+    return {name: _able(row, more) for name, row in known.items()}
+
+
+def _able(row: Member, more: Collection[Task]) -> Member:
+    """A row with those of ``more`` tasks that suit it."""
+    names = [task.name for task in more if task.suits(row)]
+    return replace(row, tasks=(*row.tasks, *names)) if names else row

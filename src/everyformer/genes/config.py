@@ -18,7 +18,7 @@ from everyformer.core.bounds import (
     Whole,
 )  # fmt: skip
 from everyformer.core.config import Choice, Options, from_dict, to_dict
-from everyformer.core.tasks import TASKS, Task, TaskName
+from everyformer.core.tasks import TASKS, Task
 from everyformer.genes.model_options import (
     STEPS,
     DecisionOptions,
@@ -143,7 +143,7 @@ class ModelConfig(Architecture):
     outside: Annotated[str | None, Affects("nothing")] = None
     """a whole model of someone else that this is, as file.py:factory, module:factory or hf:NAME
     (default: a member of the family)"""
-    task: TaskName = "lm"
+    task: str = "lm"
     """what goes in and what comes out"""
     vocabulary: Count = 256
     """number of tokens (lm, mlm, classify-text, regress-text, seq2seq)"""
@@ -174,6 +174,8 @@ class ModelConfig(Architecture):
     class_names: tuple[str, ...] = ()
     """classes of which each image that is drawn has one that the model is told (pixels,
     super-resolution; (): it is told nothing)"""
+    task_options: dict[str, Any] = field(default_factory=dict)
+    """what a task of another package must know of the data"""
     episodes: EpisodeShape = field(default_factory=EpisodeShape)
     """what the states and actions of the data are (decision)"""
     genes: dict[str, Choice] = field(default_factory=_usual_genes)

@@ -4,12 +4,14 @@ A word is a file where there is one of that name, or where it looks like one (a 
 slash), and else a sentence. Nothing is held in memory but the row that is read; arrays are.
 """
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import Tensor
@@ -26,9 +28,11 @@ from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
 from everyformer.data.tables import TableReader, labelled_reader, text_reader
-from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded, is_address
+
+if TYPE_CHECKING:
+    from everyformer.prediction.predictor import Predictor
 
 TEXTS = {".txt", ".md", ".text"}
 KNOWN = {*TABLES, *ARRAYS, *PICTURES, *TEXTS, ".zip", ".gz"}

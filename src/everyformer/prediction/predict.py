@@ -8,7 +8,7 @@ from torch import Tensor
 
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.base import Model
-from everyformer.prediction.inputs import Reading, array_inputs, open_inputs
+from everyformer.prediction.inputs import Reading, array_inputs
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import Prediction
 
@@ -69,5 +69,5 @@ def predict(
     else:
         words = [inputs] if isinstance(inputs, str | Path) else list(inputs)
         how = Reading(text=text, whole=whole, text_column=text_column, encoding=encoding)
-        result = open_inputs(words, reader, how)
+        result = reader.open(words, how)
     return [one for _, one in reader.predict(result.rows, top=top, batch=batch)]

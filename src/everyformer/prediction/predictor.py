@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -35,6 +35,9 @@ from everyformer.prediction.words import Words
 from everyformer.training.saved import load_model
 from everyformer.training.storage import check_finite
 from everyformer.training.warmstart import read_start
+
+if TYPE_CHECKING:
+    from everyformer.prediction.inputs import Inputs, Reading
 
 UNKNOWN = 8
 """unknown characters that are named"""
@@ -133,6 +136,12 @@ class Predictor(ABC):
         known = start.values.get("run")
         result.text_column = known["data"].get("text_column") if isinstance(known, dict) else None
         return result
+
+    def open(self, words: Sequence[str | Path], how: Reading) -> Inputs:
+        """The rows of sentences, files and folders."""
+        from everyformer.prediction.inputs import open_inputs
+
+        return open_inputs(words, self, how)
 
     @abstractmethod
     def answer(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:

@@ -116,7 +116,7 @@ def _format(options: PredictOptions) -> str:
 
 def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[Inputs, bool]:
     """The rows that are asked for, and whether they are those held out."""
-    from everyformer.prediction.inputs import Inputs, Reading, open_inputs
+    from everyformer.prediction.inputs import Inputs, Reading
 
     if options.inputs:
         if options.sequences is not None:
@@ -125,7 +125,7 @@ def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[I
             text=options.as_text, whole=options.whole, text_column=options.data.text_column,
             header=options.data.header, encoding=options.data.encoding, stdin=_stdin_lines,
         )  # fmt: skip
-        return open_inputs(options.inputs, reader, how), False
+        return reader.open(options.inputs, how), False
     dataset = trained.own_dataset("give texts, files, pictures or - after it")
     say(f"the held-out part of {dataset.name}: {dataset.split}")
     return Inputs(reader.held_out(dataset, options.batch, options.sequences), False), True
