@@ -31,6 +31,7 @@ from everyformer.comparison.timing import LayerTimes
 from everyformer.comparison.trainings import Finished, Say, Trainings, say_news
 from everyformer.core.devices import check_compiler, pick_device
 from everyformer.core.plugins import allow_model
+from everyformer.core.tasks import TASKS
 from everyformer.core.wording import counted, duration, few
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
