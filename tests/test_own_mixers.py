@@ -332,7 +332,7 @@ def test_the_loss_of_one_that_looks_ahead_is_said_to_measure_nothing(
 
 def test_a_slow_import_has_a_name(mine: Path) -> None:
     text = (mine / "mine.py").read_text(encoding="utf-8")
-    seen = "from everyformer.system.pulse import _works\nWORKS = [what for what, _ in _works]\n"
+    seen = "from everyformer.system.status import _works\nWORKS = [*_works]\n"
     (mine / "mine.py").write_text(seen + text, encoding="utf-8")
     cli._with_plugins(["--plugin", "mine.py:CumMean"])
     module = sys.modules[own.add_spec("mine.py:CumMean").__module__]

@@ -9,7 +9,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import calibration, decoding, launchers, rounds, worker
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from helpers import overridden
 
 TIME_STEPS = rounds.time_steps
@@ -30,7 +30,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The jobs that were started, by their folders' names; they run in this process."""
     names: list[str] = []
 
-    def here(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def here(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         names.append(place.name)
         return worker.main(place, *words)
 

@@ -17,7 +17,7 @@ from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
 from everyformer.comparison import launchers, plan, worker
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training import loop
 from everyformer.training.logging import read_metrics
 
@@ -112,7 +112,7 @@ def test_a_process_that_dies_is_reported(
 ) -> None:
     run = launchers.launch
 
-    def dies(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def dies(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         ends = {"gmlp-seed0": -signal.SIGKILL, "aft-simple-seed0": 3}
         return ends[place.name] if place.name in ends else run(module, place, stop, *words)
 
@@ -320,7 +320,7 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
     (tree / "mine.py").write_text(OWN_MIXER, encoding="utf-8")
     run = launchers.launch
 
-    def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def stopped(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         code = run(module, place, stop, *words)
         os.kill(os.getpid(), signal.SIGTERM)
         return code

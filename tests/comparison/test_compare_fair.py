@@ -30,7 +30,7 @@ from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import same_functions, verdict
 from everyformer.data.config import DataConfig
 from everyformer.models.build import configure
-from everyformer.system.stopping import Gentle, Stopped
+from everyformer.system.signals import GracefulStop, Stopped
 from everyformer.training import loop as training_loop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import RunSpec, preset
@@ -267,7 +267,7 @@ def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
             raise SystemExit
         return measure(known, run, *rest)
 
-    def process(module: str, folder: Path, stop: Gentle) -> int:
+    def process(module: str, folder: Path, stop: GracefulStop) -> int:
         try:
             return rounds_of.main(folder)
         except SystemExit:

@@ -18,7 +18,7 @@ from small_comparisons import SMALL, Compared
 from everyformer.benchmark.points import Point
 from everyformer.cli import main
 from everyformer.comparison import launchers
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 
 WORDS = ("gmlp", "aft-simple", *SMALL, "--training.checkpoint-every", "5", "--out", "made")
 STEPS = ("--steps", "1000", "--training.evaluate-every", "none")
@@ -79,7 +79,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
 ) -> None:
     run = launchers.launch
 
-    def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def stopped(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         run(module, place, stop, *words)
         os.kill(os.getpid(), number)
         return 0

@@ -20,7 +20,7 @@ from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import verdict
 from everyformer.core.tasks import TASKS
 from everyformer.models.build import configure
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import preset
 
@@ -51,7 +51,7 @@ class Beside(Launcher):
         self.waiting.append(task)
         self.waves[-1].append(task.folder.name)
 
-    def ended(self, stop: Gentle) -> Ended:
+    def ended(self, stop: GracefulStop) -> Ended:
         task = self.waiting.pop()
         self.waves += [[]] if self.waves[-1] else []
         code = self.ends.get(task.folder.name, 0) or worker.main(task.folder, *task.words)
@@ -134,7 +134,7 @@ def test_a_stop_waits_for_what_runs_and_begins_nothing(
 ) -> None:
     run = Beside.ended
 
-    def stopped(launcher: Beside, stop: Gentle) -> Ended:
+    def stopped(launcher: Beside, stop: GracefulStop) -> Ended:
         if len(launcher.waiting) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
             return Ended(launcher.waiting.pop().planned, 143, None, 1.0)

@@ -17,7 +17,7 @@ from everyformer.comparison.launchers import Task
 from everyformer.comparison.plan import Entrant, job
 from everyformer.core.errors import ConfigError
 from everyformer.models.build import configure
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
 from everyformer.training.spec import preset
@@ -139,7 +139,7 @@ def test_a_cluster_is_left_if_it_was_joined(monkeypatch: pytest.MonkeyPatch) -> 
 def test_an_error_of_ray_is_a_failed_row_unless_all_were_stopped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ray, stop = Ray(CPU=2.0), Gentle()
+    ray, stop = Ray(CPU=2.0), GracefulStop()
     with cluster_of(ray, monkeypatch) as cluster:
         for seed in range(4):
             cluster.start(task_of(tmp_path / str(seed), seed))
@@ -163,7 +163,7 @@ def test_an_error_of_ray_is_a_failed_row_unless_all_were_stopped(
 def test_a_task_gives_what_its_process_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def launched(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def launched(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         assert (module, words, os.environ["EVERYFORMER_CACHE"]) == ("worker", ("part",), "there")
         write_result(place, {"status": "failed", "error": os.getcwd()})
         return 7

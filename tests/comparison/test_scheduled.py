@@ -10,7 +10,7 @@ from small_comparisons import Compared
 
 from everyformer.comparison import scheduled, worker
 from everyformer.comparison.folder import first_command
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 
 Compare = Callable[..., Compared]
 PLAN = ("gmlp", "attention", "--seeds", "2", "--steps", "2")
@@ -21,7 +21,7 @@ ON = ("--resume", "--only")
 def trained(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Jobs that were run, by their folders' names; they run in this process."""
 
-    def here(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def here(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         launched.append(place.name)
         return worker.main(place, *words)
 
@@ -87,7 +87,7 @@ def test_a_failure_is_a_row_and_tried_again(
 def test_one_that_was_stopped_is_missing(
     compare: Compare, trained: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def stopped(module: str, place: Path, stop: Gentle, *words: str) -> int:
+    def stopped(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         stop.received = signal.SIGTERM
         return 143
 

@@ -22,7 +22,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.batch import Batch
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training import step as step_module
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import read_metrics
@@ -210,7 +210,7 @@ def test_more_slices_than_rows_are_refused() -> None:
     config = TrainingConfig(steps=1, batch=5, accumulate=3, device="cpu")
     told = r"'batch' \(5\) has fewer sequences than 2 processes times 'accumulate' \(3\) need"
     with pytest.raises(ConfigError, match=told):
-        _Job(TinyModel(), TinyData(), config, two, None, Gentle(), False, 0)
+        _Job(TinyModel(), TinyData(), config, two, None, GracefulStop(), False, 0)
 
 
 def test_a_batch_without_scored_targets_is_refused() -> None:

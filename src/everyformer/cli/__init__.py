@@ -26,8 +26,8 @@ from everyformer.core.errors import (
 from everyformer.core.foreign import FAILURES, describe, place
 from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.memory import is_out_of_memory, out_of_memory
-from everyformer.system.pulse import Pulse, doing
-from everyformer.system.stopping import Guard, Stopped
+from everyformer.system.signals import Stopped, stoppable
+from everyformer.system.status import show, status
 from everyformer.system.waiting import wait_briefly
 
 VERBS: dict[str, str] = {
@@ -75,12 +75,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _require_streams()
     words = [word for word in words if word != "--debug"]
     try:
-        with (
-            Guard(watch=arguments is None),
-            warnings.catch_warnings(),
-            spoken(),
-            _pulse(words, arguments),
-        ):
+        with stoppable(), warnings.catch_warnings(), spoken():
+            if arguments is None:
+                wait_briefly()
+                show()
             warnings.showwarning = _warn
             code = _run(words)
             # what cannot be written is found out here, not when the interpreter ends
@@ -98,16 +96,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sentence, code = _explained(error)
         tell(sentence)
         return code
-
-
-def _pulse(
-    words: Sequence[str], arguments: Sequence[str] | None
-) -> contextlib.AbstractContextManager[object]:
-    """A sign of life of a program; a call from Python has none."""
-    if arguments is not None or not words:
-        return contextlib.nullcontext()
-    wait_briefly()
-    return Pulse(f"everyformer {words[0]} is at work")
 
 
 def _explained(error: BaseException) -> tuple[str, int]:
@@ -179,7 +167,7 @@ def _with_plugins(words: Sequence[str]) -> list[str]:
             raise ConfigError("--plugin needs a class, as module:Class or path/file.py:Class")
         from everyformer.family import register_spec
 
-        with doing(f"still importing {chosen.rpartition(':')[0]}, Ctrl-C stops"):
+        with status(f"still importing {chosen.rpartition(':')[0]}, Ctrl-C stops"):
             register_spec(chosen)
     return rest
 

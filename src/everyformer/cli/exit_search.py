@@ -29,13 +29,13 @@ def search_exits(
     """
     from everyformer.exits.search import pareto, search_thresholds, write_tries
     from everyformer.report.exits import draw_search
-    from everyformer.system.pulse import doing
+    from everyformer.system.status import status
 
     if options.exits != ExitConfig():
         raise ConfigError("--search-exits tries thresholds: leave out --exits")
     assert options.search_exits is not None
     trials = []
-    with doing(f"trying {options.search_exits} thresholds"):
+    with status(f"trying {options.search_exits} thresholds"):
         for tried in search_thresholds(model, dataset, options.search_exits, **rules):
             trials.append(tried)
             say(f"{len(trials)} of {options.search_exits + 1}: {tried.depth:.2f} layers, loss "

@@ -32,7 +32,6 @@ from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
 from everyformer.system.plain import from_json, from_toml, to_json
-from everyformer.system.pulse import said
 from everyformer.training.names import OTHER_NAMES, in_full
 
 C = TypeVar("C")
@@ -280,7 +279,7 @@ def _sentence(box: str) -> str:
     """Refusal of tyro, in a box of several lines, as one."""
     plain = re.sub(r"\x1b\[[\d;]*m", "", box)
     lines = [line.strip("╭╮╰╯│ ") for line in plain.splitlines()]
-    # before the title, or the rule below it, stands what else was said meanwhile, as by a pulse
+    # before the title, or the rule below it, stands what else was said meanwhile
     title = next((n for n, line in enumerate(lines) if "──" in line or "---" in line), 0)
     lines = lines[title + 1 :]
     # below the title: the first paragraph, up to an empty line or a rule
@@ -325,7 +324,6 @@ def peek(words: Sequence[str], flag: str) -> str | None:
 
 def say(text: str) -> None:
     """A line for people, on stderr: stdout is for results."""
-    said()
     print(text, file=sys.stderr, flush=True)
 
 

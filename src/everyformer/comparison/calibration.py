@@ -29,7 +29,7 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import to_json
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training.config import BUDGETS, TrainingConfig
 from everyformer.training.spec import RunSpec
 
@@ -39,7 +39,7 @@ def calibrate(
     ready: list[Entrant],
     dataset: Dataset,
     folder: Path,
-    stop: Gentle,
+    stop: GracefulStop,
     say: Callable[[str], None],
 ) -> dict[str, Calibrated]:
     """Speed and memory by member; one that cannot be trained is left out.

@@ -24,8 +24,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.foreign import cut
 from everyformer.core.wording import counted
 from everyformer.system.extras import extra_module
-from everyformer.system.pulse import doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import status
 
 RETRIES = 2
 """times that Ray begins a training again whose machine, or process of Ray's, is lost"""
@@ -51,7 +51,7 @@ class Cluster(Launcher):
         ray = extra_module("ray", "ray", "the launcher 'ray'")
         if not ray.is_initialized():
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            with doing("joining Ray's cluster"):
+            with status("joining Ray's cluster"):
                 try:
                     ray.init(include_dashboard=False, logging_level="ERROR")
                 except (ConnectionError, RuntimeError, ValueError, OSError) as error:
@@ -97,7 +97,7 @@ class Cluster(Launcher):
         run = remote.remote(os.getcwd(), own, str(task.folder), *task.words)
         self._running[run] = task
 
-    def ended(self, stop: Gentle) -> Ended:
+    def ended(self, stop: GracefulStop) -> Ended:
         done: list[Any] = []
         while not done:
             done, _ = self._ray.wait([*self._running], timeout=PAUSE)
@@ -128,6 +128,6 @@ def train(
     os.chdir(folder)
     os.environ.update(environment)
     # ray.cancel raises SIGINT here
-    with Gentle() as stop:
+    with GracefulStop() as stop:
         code = launch("worker", Path(place), stop, *words)
     return code, read_result(Path(place)), time.perf_counter() - start

@@ -38,8 +38,8 @@ from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.system.memory import size
-from everyformer.system.pulse import doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import status
 from everyformer.training.config import TrainingConfig
 
 Report = Callable[..., object]
@@ -84,7 +84,7 @@ def run_comparison(
         layered = [e.member for e in ready if e.config is not None and e.config.outside is None]
         times = LayerTimes(config, layered, folder)
         times.pilot()
-        with (stop := Gentle()):
+        with (stop := GracefulStop()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
         ready = [_settled(entrant, calibrated, config.training) for entrant in ready]
         estimate = Estimate(config, ready, dataset, calibrated, times.expected(), launcher.at_once)
@@ -109,7 +109,7 @@ def run_comparison(
             for trained in trainings.run(ready):
                 finished += trained
                 results = collected(finished)
-                with doing("drawing the page so far"):
+                with status("drawing the page so far"):
                     report(results, folder, complete=False)
             # one that was left behind may share the first tier again, and at last gets all seeds
             for seeds in itertools.chain(config.looks[1:], itertools.repeat(config.until_settled)):
@@ -129,7 +129,7 @@ def run_comparison(
         if not finished:
             results = collected([])
         # a stop from this point on loses nothing that was trained, so it may come at once
-        with doing("drawing the page"):
+        with status("drawing the page"):
             report(results, folder, complete=True)
         return Outcome(results["rows"], results, folder)
 
@@ -145,7 +145,7 @@ def read(config: CompareConfig, say: Say) -> Dataset:
     check_folder(config)
     if config.training.compile:
         check_compiler(pick_device(config.training.device))
-    with doing(f"reading {config.data.source}"):
+    with status(f"reading {config.data.source}"):
         dataset = load_dataset(
             config.data,
             config.task,
@@ -169,7 +169,7 @@ def _launcher(config: CompareConfig) -> Launcher:
 
 def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
     """The members, whole models of someone else with the laws that they break."""
-    with doing("building the members"):
+    with status("building the members"):
         ready = entrants(config, dataset)
     for entrant in ready:
         if entrant.error is not None:

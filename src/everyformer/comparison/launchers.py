@@ -18,7 +18,7 @@ from everyformer.comparison.processes import launch
 from everyformer.comparison.results import Result
 from everyformer.core.config import to_dict
 from everyformer.system.plain import to_json
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training.progress import Part
 
 
@@ -85,7 +85,7 @@ class Launcher(ABC):
         """Run it, now or as soon as there is room."""
 
     @abstractmethod
-    def ended(self, stop: Gentle) -> Ended:
+    def ended(self, stop: GracefulStop) -> Ended:
         """Wait until one of those that were started has ended; a signal asks all to stop."""
 
 
@@ -102,7 +102,7 @@ class Local(Launcher):
     def start(self, task: Task) -> None:
         self._task = task
 
-    def ended(self, stop: Gentle) -> Ended:
+    def ended(self, stop: GracefulStop) -> Ended:
         assert self._task is not None
         task, self._task = self._task, None
         start = time.perf_counter()

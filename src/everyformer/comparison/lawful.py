@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from everyformer.comparison.plan import Entrant
 from everyformer.core.errors import EveryformerError
 from everyformer.laws.verdict import LawResult
-from everyformer.system.pulse import doing
+from everyformer.system.status import status
 
 TRIED = (
     "causality",
@@ -50,7 +50,7 @@ def _broken(name: str, causal: bool) -> list[LawResult]:
     from everyformer.laws.targets import target
 
     claim = None if name.startswith("hf:") else causal
-    with doing(f"checking the laws of {name}"):
+    with status(f"checking the laws of {name}"):
         try:
             results = [*judge(target(name, SMALL, causal=claim), TRIED)]
         except EveryformerError as error:

@@ -1,6 +1,5 @@
 """Processes of a comparison, so that one that crashes takes nothing with it."""
 
-import contextlib
 import importlib
 import os
 import signal
@@ -8,42 +7,35 @@ import threading
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
 
 from everyformer.system.children import start
-from everyformer.system.pulse import Pulse, doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import show, shows
 
 IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 
 
-def launch(module: str, folder: Path, stop: Gentle, *words: str) -> int:
+def launch(module: str, folder: Path, stop: GracefulStop, *words: str) -> int:
     """Call ``MODULE.main(folder, *words)`` of this package in a fresh process; its exit code.
 
     The process is in another session, so that Ctrl-C reaches this one alone, which asks the
     other to stop. It stops too when this process dies in any way.
     """
-    lent = contextlib.nullcontext() if Pulse.active is None else Pulse.active.lend()
-    with lent as spoken, doing("waiting for a process"):
-        child = start(run, module, folder, spoken, *words, imports=IMPORTS)
-        return _wait(child, stop)
+    return _wait(start(run, module, folder, shows(), *words, imports=IMPORTS), stop)
 
 
-def run(module: str, folder: Path, spoken: Any, *words: str) -> int:
-    """Work of a process of a comparison.
-
-    ``spoken``: what `Pulse.lend` gave to the program that started it.
-    """
+def run(module: str, folder: Path, shown: bool, *words: str) -> int:
+    """Work of a process of a comparison; ``shown``: whether it tells what it is doing."""
     if os.name != "nt":
         os.setsid()
     _stop_with_parent()
-    with Pulse("starting a process", spoken):
-        main = importlib.import_module(f"everyformer.comparison.{module}").main
-        code: int = main(folder, *words)
-        return code
+    show(shown)
+    main = importlib.import_module(f"everyformer.comparison.{module}").main
+    code: int = main(folder, *words)
+    return code
 
 
-def _wait(child: BaseProcess, stop: Gentle) -> int:
+def _wait(child: BaseProcess, stop: GracefulStop) -> int:
     terminated = False
     try:
         while child.exitcode is None:

@@ -29,9 +29,9 @@ from everyformer.core.foreign import FAILURES, describe
 from everyformer.data.dataset import Dataset
 from everyformer.genes.config import ModelConfig
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
-from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
-from everyformer.system.stopping import Gentle, Stopped
+from everyformer.system.signals import GracefulStop, Stopped
+from everyformer.system.status import status
 from everyformer.training.config import Precision
 from everyformer.training.spec import RunSpec, model_config
 
@@ -160,7 +160,7 @@ def main(folder: Path) -> int:
     dataset = load_dataset(first.data, first.task, stored=first.data)
     filled = Filled()
     lengths, device = contexts(sheet.decode, dataset), pick_device(first.training.device).type
-    with Gentle("stopping") as stop:
+    with GracefulStop("stopping") as stop:
         if any(map(sheet.undecided, sheet.runs)):
             return _choose(sheet, folder, dataset, stop)
         # before any thread has a heap of its own
@@ -176,7 +176,7 @@ def main(folder: Path) -> int:
                     continue
                 sheet.write(folder, at=name)
                 try:
-                    with doing(f"timing a few steps of {name}"):
+                    with status(f"timing a few steps of {name}"):
                         known = sheet.measured.get(name)
                         write = partial(decode, contexts=lengths, filled=filled, device=device)
                         run = in_precision(run, sheet.precisions.get(name, run.training.precision))
@@ -187,7 +187,7 @@ def main(folder: Path) -> int:
     return 143 if stop.received is not None else 0
 
 
-def _choose(sheet: Sheet, folder: Path, dataset: Dataset, stop: Gentle) -> int:
+def _choose(sheet: Sheet, folder: Path, dataset: Dataset, stop: GracefulStop) -> int:
     """Choose the precisions that `precision` auto leaves open, each in a step like those of a
     training; 143 if a signal stopped it.
 
@@ -272,7 +272,7 @@ def _few_steps(run: RunSpec, dataset: Dataset, steps: int, row_seconds: float) -
     if row_seconds <= LONGEST:
         return time_steps(run, dataset, steps)
     about = round(row_seconds * run.training.batch)
-    with doing(f"timing one step of {run.member}, about {about} s"):
+    with status(f"timing one step of {run.member}, about {about} s"):
         return time_steps(run, dataset, 1, warm_up=0)
 
 

@@ -19,8 +19,8 @@ from everyformer.comparison.processes import ended, launch
 from everyformer.comparison.trainings import Say, prepare, saved
 from everyformer.core.errors import ConfigError
 from everyformer.core.wording import counted, few
-from everyformer.system.pulse import doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import status
 from everyformer.training.evaluate import in_words
 
 WAIT = 60.0
@@ -58,7 +58,7 @@ def train_one(
     result = saved(planned, place)
     if result is None or result["status"] != "done":
         prepare(planned, place, dataset.fingerprint)
-        with Gentle() as stop:
+        with GracefulStop() as stop:
             code = launch("worker", place, stop)
         result = read_result(place)
         if result is None and stop.received is not None:
@@ -105,7 +105,7 @@ def collect_trained(
             )
         results = collect(config, dataset, ready, {}, finished, [], folder, command)
         write(results, folder)
-        with doing("drawing the page"):
+        with status("drawing the page"):
             report(results, folder, complete=True)
         return Outcome(results["rows"], results, folder), missing
 

@@ -18,8 +18,8 @@ from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError
 from everyformer.family import info
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.pulse import doing
 from everyformer.system.sealed import read_json, write_json
+from everyformer.system.status import status
 
 FILE, FORMAT = "layers.json", "everyformer-layer-times"
 SECONDS = 0.2
@@ -118,7 +118,7 @@ class LayerTimes:
             return
         start = time.perf_counter()
         members = f"{len(self._members)} members at {length:,} tokens"
-        with doing(
+        with status(
             f"timing one layer of {members} (--lengths chooses them; without numbers, none)"
         ):
             points = bench_together(

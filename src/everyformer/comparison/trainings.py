@@ -21,8 +21,8 @@ from everyformer.core.config import to_dict
 from everyformer.core.wording import counted, duration
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import from_json, to_json
-from everyformer.system.pulse import doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import status
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, Result]]
@@ -43,7 +43,7 @@ class Trainings:
     dataset: Dataset
     folder: Path
     say: Say
-    stop: Gentle
+    stop: GracefulStop
     estimate: Estimate
     launcher: Launcher
     _known: dict[str, Result] = field(default_factory=dict)
@@ -71,7 +71,7 @@ class Trainings:
             yield from (finished for _, finished in found if finished is not None)
             if not self._running:
                 return
-            with doing(f"waiting for {counted(len(self._running), 'training')}"):
+            with status(f"waiting for {counted(len(self._running), 'training')}"):
                 one = self.launcher.ended(self.stop)
             self._note(one)
 

@@ -29,7 +29,7 @@ from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.files import write_text
 from everyformer.system.machine import LoadMeter
 from everyformer.system.plain import from_json
-from everyformer.system.pulse import doing
+from everyformer.system.status import status
 from everyformer.training import RunDirectory
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
@@ -76,7 +76,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     with (
         RunDirectory(folder / "run", resume=resume) as run,
         LoadMeter() as load,
-        doing(f"training {config.member}"),
+        status(f"training {config.member}"),
     ):
         outcome = train_run(
             model, dataset, training, run, resume=resume, extra_config=more, part=part, say=_say
@@ -103,7 +103,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     if leak := leak_of(model, dataset.length):
         result["leaks"] = leak
     if dataset.does.continues:
-        with doing(f"reading and writing with {config.member}"):
+        with status(f"reading and writing with {config.member}"):
             result["by_position"] = loss_by_position(reading, dataset)
             result["sample"] = sample(reading, dataset)
     return result

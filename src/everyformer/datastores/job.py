@@ -22,7 +22,7 @@ from everyformer.datastores.stretches import Stretches, stored
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL, StoreOptions
 from everyformer.models.language import LanguageModel
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
@@ -93,7 +93,7 @@ class StoreJob:
     ) -> tuple[Store | None, int | None]:
         """The store of ``texts`` by ``model``; None, and by which signal, where it was stopped."""
         data = self.dataset
-        with Gentle("stopping after this batch; go on with --resume") as stop:
+        with GracefulStop("stopping after this batch; go on with --resume") as stop:
             store = stored(
                 folder, model, data.tokenizer, texts, how, data.fingerprint,
                 lambda: stop.received is not None,

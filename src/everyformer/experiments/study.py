@@ -23,7 +23,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.experiments.measures import listed, mean, model_for
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.system.stopping import Stopped
+from everyformer.system.signals import Stopped
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, set_learning_rate

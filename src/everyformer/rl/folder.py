@@ -28,8 +28,8 @@ from everyformer.rl.minari_sets import MINARI, holds_minari, read_minari
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 from everyformer.system.files import expanded
-from everyformer.system.pulse import doing
 from everyformer.system.sealed import DamagedError
+from everyformer.system.status import status
 
 MOST_VALUES = 65_536
 """different whole numbers that data without a space may have, if they have no more steps"""
@@ -54,7 +54,7 @@ def read_trajectories(source: str | Path) -> Trajectories:
         return read_minari(str(source).removeprefix(MINARI))
     if holds_minari(folder := expanded(source)):
         return read_minari(folder)
-    with doing(f"reading the episodes in {folder}"):
+    with status(f"reading the episodes in {folder}"):
         return _read_files(folder)
 
 

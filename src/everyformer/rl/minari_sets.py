@@ -19,8 +19,8 @@ from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded
-from everyformer.system.pulse import doing
 from everyformer.system.sealed import DamagedError
+from everyformer.system.status import status
 
 DATA, FACTS, ARRAYS = "data", "metadata.json", "main_data.hdf5"
 MINARI = "minari:"
@@ -46,7 +46,7 @@ def read_minari(source: str | Path) -> Trajectories:
     """
     minari = _minari()
     folder = _folder(source)
-    with doing(f"reading {source}"), _damage(folder):
+    with status(f"reading {source}"), _damage(folder):
         dataset = minari.MinariDataset(folder)
         episodes = list(dataset.iterate_episodes())
     observed, acted = (

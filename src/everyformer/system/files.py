@@ -26,8 +26,6 @@ except ImportError:  # on Windows nothing is locked, and so nothing swept
 PREFIX = ".writing-"
 _NEW, _FORMER = "new", "former"
 """parts of such a folder: what is made, and what stood in its place"""
-_open: set[Path] = set()
-"""the folders of this process"""
 
 
 @contextmanager
@@ -82,13 +80,11 @@ def workspace(parent: Path) -> Iterator[Path]:
     was made in its part ``new``."""
     sweep(parent)
     work, handle = _claimed(parent)
-    _open.add(work)
     try:
         (work / _NEW).mkdir()
         yield work
     finally:
         _remove(work)
-        _open.discard(work)
         if handle is not None:
             os.close(handle)
 
@@ -121,12 +117,6 @@ def sweep(parent: Path) -> None:
                     _remove(path)
             finally:
                 os.close(handle)
-
-
-def abandon() -> None:
-    """Remove the unfinished folders of this process, which ends at once."""
-    for work in list(_open):
-        _remove(work)
 
 
 def sync(path: Path) -> None:

@@ -23,8 +23,8 @@ from everyformer.core.plugins import command
 from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
-from everyformer.system.pulse import doing
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
+from everyformer.system.status import status
 from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate, in_words
@@ -91,7 +91,7 @@ def train(
     torch.set_num_threads(config.threads or threads)
     was_training = model.training
     try:
-        with join(config.device) as joined, Gentle() as stop:
+        with join(config.device) as joined, GracefulStop() as stop:
             world = replace(joined, parallel=config.parallel, shards=config.shards)
             job = _Job(model, dataset, config, world, run, stop, show, warm_up)
             job.look(resume, extra_config or {}, part)
@@ -116,7 +116,7 @@ class _Job:
         config: TrainingConfig,
         world: World,
         run: RunDirectory | None,
-        stop: Gentle,
+        stop: GracefulStop,
         show: bool,
         warm_up: int,
     ) -> None:
@@ -177,7 +177,7 @@ class _Job:
             self.progress.say(f"changed since the run began: {changed}")
         self._take_over()
         records.fill_model(self.model)
-        with doing("timing steps in float32 and bfloat16"):
+        with status("timing steps in float32 and bfloat16"):
             self.precision = decide(
                 self.config, self.state, self.model, lambda: self._rows(0), self.world,
                 self._backward_of, self.progress.say,
@@ -369,7 +369,7 @@ class _Job:
     def _evaluate(self) -> dict[str, Any] | None:
         config = self.config
         averaged = nullcontext() if self.average is None else self.average.applied(self.model)
-        with averaged, doing(f"evaluating after step {self.state.steps}"):
+        with averaged, status(f"evaluating after step {self.state.steps}"):
             result = evaluate(
                 self.model,
                 self.dataset,

@@ -7,8 +7,6 @@ from typing import Any
 
 from tqdm import tqdm
 
-from everyformer.system.pulse import said
-
 LINE_SECONDS = 4.5
 """between two lines, less the steps that end in between"""
 
@@ -66,7 +64,6 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix_str(f"step {step}, {came}{pace}", refresh=False)
             self._bar.update(done - self._done)
-            said()
         elif time.perf_counter() - self._said > LINE_SECONDS:
             left = self._left(done)
             text = f"{done:4.0%}  step {step}, {came}{pace}, {_minutes(left)} left"
@@ -82,7 +79,6 @@ class Progress:
         """Print one line, above the bar if there is one."""
         if not self._show:
             return
-        said()
         self._said = time.perf_counter()
         line = f"{self._label}: {text}"
         if self._bar is not None:

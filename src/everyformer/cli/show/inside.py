@@ -16,7 +16,7 @@ from everyformer.core.tasks import LM, TASKS
 from everyformer.exits.options import ExitConfig
 from everyformer.family import info, list_members
 from everyformer.system.files import expanded
-from everyformer.system.pulse import doing
+from everyformer.system.status import status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -125,7 +125,7 @@ def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], M
 
     @functools.cache
     def measure() -> Measured:
-        with doing("evaluating on the held-out part"):
+        with status("evaluating on the held-out part"):
             measured = evaluate(model, dataset(), details=True)
         assert measured is not None
         return Measured(measured, dataset().classes)

@@ -83,8 +83,8 @@ def run(options: CalibrateOptions) -> int:
     from everyformer.exits.learn_then_test import fixed_sequence, require_enough
     from everyformer.genes.depth.early_exits import exit_of
     from everyformer.system.fingerprint import weights_digest
-    from everyformer.system.pulse import doing
     from everyformer.system.sealed import write_json
+    from everyformer.system.status import status
 
     guarantee = Guarantee(options.delta, options.epsilon, options.p_value)
     trained = open_run(options.run, options.device)
@@ -100,7 +100,7 @@ def run(options: CalibrateOptions) -> int:
     by_threshold: dict[float, list[float]] = {}
 
     def losses(threshold: float) -> np.ndarray:
-        with doing(f"writing {len(prompts):,} texts at threshold {threshold:g}"):
+        with status(f"writing {len(prompts):,} texts at threshold {threshold:g}"):
             measured = calibration.losses(threshold)
         by_threshold[threshold] = measured.tolist()
         return measured
@@ -108,7 +108,7 @@ def run(options: CalibrateOptions) -> int:
     tested = fixed_sequence(
         options.thresholds, losses, guarantee, to_the_end=not options.first_failure
     )
-    with doing("measuring what exits save"):
+    with status("measuring what exits save"):
         costs = exit_costs(calibration, tested.threshold)
     certificate = Certificate.of(
         tested,

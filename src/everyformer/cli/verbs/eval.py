@@ -18,7 +18,7 @@ from everyformer.core.errors import ConfigError, DivergedError
 from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.system.files import expanded, named_as, write_text
-from everyformer.system.pulse import doing
+from everyformer.system.status import status
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,7 @@ def run(words: Sequence[str]) -> int:
 
         losses: list[Tensor] = []
         rules |= {} if options.each is None else {"each": losses}
-        with doing(f"evaluating in windows of {dataset.length:,}"):
+        with status(f"evaluating in windows of {dataset.length:,}"):
             evaluation = _in_windows(model, dataset, options, rules)
         if options.each is None:
             out = _picture(trained, options, f"{options.mode or 'nonoverlapping'}.png")
@@ -111,7 +111,7 @@ def run(words: Sequence[str]) -> int:
             write_scores(dataset, losses, options.each, out)
             say(f"bits of every {options.each}, the strangest first: {out}")
     else:
-        with doing(f"evaluating on the held-out part of {dataset.name}"):
+        with status(f"evaluating on the held-out part of {dataset.name}"):
             result = evaluate(model, dataset, details=True, **rules)
         evaluation = _finite(model, result, options.run)
     evaluation |= translations
@@ -228,7 +228,7 @@ def _lengths(
     evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
-        with doing(f"evaluating in windows of {length:,}"):
+        with status(f"evaluating in windows of {length:,}"):
             evaluations.append(_in_windows(model, dataset, options, rules))
         say(f"{length:,} tokens a window: loss {evaluations[-1]['loss']:.4f}")
     out = _picture(trained, options, "lengths.png")

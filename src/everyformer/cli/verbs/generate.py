@@ -18,7 +18,6 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
-from everyformer.system.pulse import said
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -143,7 +142,7 @@ def _as_it_is_made(
     """The continuation of one prompt, on stdout token by token unless it is a document's."""
     from everyformer.generation.sampling import ENDED, stream
     from everyformer.generation.state_file import save_state
-    from everyformer.system.stopping import Gentle
+    from everyformer.system.signals import GracefulStop
 
     whole = io.StringIO()
     if not options.json:
@@ -154,7 +153,7 @@ def _as_it_is_made(
     # an endless text ends by a signal, and one that is kept is kept then too
     watched = rules["tokens"] is None or options.state is not None
     try:
-        with Gentle("stopping after this token") if watched else nullcontext() as stop:
+        with GracefulStop("stopping after this token") if watched else nullcontext() as stop:
             for token in drawn:
                 count += 1
                 if int(token) not in (ENDED, options.end_token):
@@ -244,7 +243,6 @@ def _writer(
     context, tokens = tokenizer.context(before), list[int]()
 
     def write(token: int | None, last: bool) -> None:
-        said()
         nonlocal context
         new = [] if token is None else [token]
         if tokenizer.kind == "bytes":

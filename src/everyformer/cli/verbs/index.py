@@ -11,7 +11,7 @@ from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig, TextSource
-from everyformer.system.stopping import Gentle
+from everyformer.system.signals import GracefulStop
 
 if TYPE_CHECKING:
     from everyformer.datastores.store.store import Store
@@ -76,7 +76,7 @@ def run(options: IndexOptions) -> int:
         options.batch,
         options.precision,
     )
-    with Gentle("stopping after this batch; go on with --resume") as stop:
+    with GracefulStop("stopping after this batch; go on with --resume") as stop:
         store = index_texts(
             trained.model(),
             tokenizer,

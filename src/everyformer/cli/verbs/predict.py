@@ -88,12 +88,12 @@ def run(options: PredictOptions) -> int:
     form = _format(options)
     from everyformer.cli.trained import open_run
     from everyformer.prediction.predictor import Predictor
-    from everyformer.system.pulse import doing
+    from everyformer.system.status import status
 
     trained = open_run(options.run, options.device)
     reader = Predictor.load(trained.path, average=options.average, device=options.device, say=say)
     inputs, held_out = _inputs(options, trained, reader)
-    with doing("predicting"):
+    with status("predicting"):
         count = _write(options, form, reader, inputs, held_out)
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
