@@ -28,6 +28,7 @@ from everyformer.comparison.estimate import (
 )
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.verdict import same_functions, verdict
+from everyformer.core.tasks import TASKS
 from everyformer.data.config import DataConfig
 from everyformer.models.build import configure
 from everyformer.system.signals import GracefulStop, Stopped
@@ -382,7 +383,7 @@ def test_equal_losses_to_the_last_digit_are_one_function() -> None:
 class Batches:
     """A text of 32 held-out windows, as far as an estimate reads it."""
 
-    task, length = "lm", 64
+    does, length = TASKS["lm"], 64
 
     def validation_batches(self, size: int, limit: int | None = None) -> Any:
         count = min(32, limit or 32)
@@ -641,7 +642,7 @@ def test_the_next_commands_name_paths_that_are_there(
     done = compare("gmlp", "--steps", "2")
     # no better than counting tokens: not recommended
     assert [words for words, _ in done.results["next"]] == [longer]
-    monkeypatch.setattr("everyformer.comparison.summary.baseline", lambda *given: None)
+    monkeypatch.setattr("everyformer.core.tasks.constant", lambda *given: None)
     done = compare("--resume", small=False)
     commands = dict(done.results["next"])
     use = "use gmlp, first in bits per byte after 2 steps, though not settled"

@@ -121,7 +121,7 @@ def test_the_part_that_is_held_out_is_chosen(
     data = load(pack(tmp_path / "x.zip", SPLIT), part=part, languages="en-de")
     assert [source for source, _ in pairs_of(data, data.validation_rows)] == held
     assert pairs_of(data, data.train_rows) == [("train en", "train de")] * 5
-    assert data.held_out()[1] == [text.replace("en", "de") for text in held]
+    assert data.held_out_pairs()[1] == [text.replace("en", "de") for text in held]
 
 
 def test_only_files_that_show_it_are_taken_for_parallel_text(tmp_path: Path, load: Load) -> None:
@@ -251,7 +251,7 @@ def test_a_batch_is_padded_on_the_right_and_ends_every_sentence(
     assert sorted(found) == sorted(zip(EN[:7], DE[:7], strict=True))
     assert batch.tokens == batch.inputs.numel() + batch.targets.numel()
     assert batch.rows(1, 3).tokens == batch.tokens * 2 // 7
-    assert torch.equal(encode_source(data.tokenizer, f" {EN[7]}\n"), data.held_out()[0][0])
+    assert torch.equal(encode_source(data.tokenizer, f" {EN[7]}\n"), data.held_out_pairs()[0][0])
 
 
 def test_both_languages_of_the_training_part_make_the_vocabulary(
@@ -380,7 +380,7 @@ def test_multi30k_is_read_as_it_lies(load: Load) -> None:
     data = load(corpus("text/multi30k-en-de.zip"), tokens=4096)
     assert data.languages == ("en", "de")
     assert "29,000 training and 1,014 validation pairs from en to de" in data.split
-    assert data.held_out()[1][0].startswith("Eine Gruppe von Männern lädt Baumwolle")
+    assert data.held_out_pairs()[1][0].startswith("Eine Gruppe von Männern lädt Baumwolle")
 
 
 def test_counting_is_of_the_targets_each_by_itself(tmp_path: Path, load: Load) -> None:

@@ -180,7 +180,7 @@ def test_plain_text_in_utf16_is_read_by_its_mark(encoding: str, tmp_path: Path, 
     same = load(write(tmp_path / "same", {"a.txt": content, "b.txt": content}), **options)
     assert both.fingerprint == same.fingerprint
     pairs = load(write(tmp_path / "pairs", {"t.de": marked, "t.en": content}))
-    assert pairs.held_out()[1] == [f"ein schöner Tag {n}" for n in range(36, 40)]
+    assert pairs.held_out_pairs()[1] == [f"ein schöner Tag {n}" for n in range(36, 40)]
 
 
 def test_parallel_files_are_read_as_is_said(tmp_path: Path, load: Load) -> None:
@@ -190,7 +190,7 @@ def test_parallel_files_are_read_as_is_said(tmp_path: Path, load: Load) -> None:
     with pytest.raises(DataError, match=r"line 1 is not UTF-8.*--data\.encoding"):
         load(folder)
     data = load(folder, encoding="cp1252")
-    assert data.held_out()[1] == [f"ein süßer Tag {n}" for n in (27, 28, 29)]
+    assert data.held_out_pairs()[1] == [f"ein süßer Tag {n}" for n in (27, 28, 29)]
 
 
 def test_each_of_several_tables_is_read_as_it_is(tmp_path: Path, load: Load) -> None:

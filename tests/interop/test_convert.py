@@ -7,13 +7,13 @@ import torch
 from safetensors.torch import load_file
 
 import everyformer as ef
-from everyformer.core.config import from_dict
+from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import CheckpointError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.interop.convert import export_checkpoint, import_checkpoint
 from everyformer.interop.convert.architecture import ALL_BIASES
 from everyformer.interop.convert.bert import OF_BERT
-from everyformer.models.build import build_model, settled
+from everyformer.models.build import build_model
 from everyformer.training.warmstart import read_start, warm_start
 from quiet import transformers
 
@@ -333,7 +333,9 @@ def test_what_was_imported_is_begun_from(case, tmp_path):
     same = build_model(read_start(tmp_path / "ours").config)
     assert warm_start(same, tmp_path / "ours").fresh == ()
     # as the command line describes it: every option written out
-    written = build_model(from_dict(type(ours.config), settled(ours.config)))
+    written = build_model(
+        from_dict(type(ours.config), type(ours.config).settled(to_dict(ours.config)))
+    )
     assert warm_start(written, tmp_path / "ours").fresh == ()
 
 

@@ -23,9 +23,6 @@ TOKENS = 2048
 TOLERANCE = 1e-3
 """share of the largest output by which roundings may differ, with later tokens 50 times as large"""
 
-NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
-"""said of the loss of a model that leaks"""
-
 
 def leak_of(model: nn.Module, length: int = LENGTH) -> str | None:
     """Reason of the first mixer of ``model`` that leaks, or else what a part that looks for leaks

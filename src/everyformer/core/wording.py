@@ -4,6 +4,8 @@ from collections.abc import Sequence
 
 MOST_NAMES = 6
 """names that a sentence lists before it counts the rest"""
+NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
+"""said of the loss of a model that leaks"""
 
 
 def listed(names: Sequence[str], word: str = "and") -> str:

@@ -164,16 +164,13 @@ class Predictor(ABC):
         """Columns of the probability of each class; none where there are no classes."""
         return []
 
+    @abstractmethod
     def shortened(self, row: np.ndarray) -> np.ndarray:
         """What is read of a row that is too long."""
-        return cut(row, self.length, () if self.tokenizer is None else self.tokenizer.closing)
 
+    @abstractmethod
     def encode(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
-        """The tokens of a text; none of white space alone, which answers nothing."""
-        if not text.strip():
-            return np.empty(0, dtype=np.int64)
-        self.count_unknown(text, tokenizer)
-        return tokenizer.encode_alone(text).astype(np.int64)
+        """The tokens of a text; none where nothing can be answered."""
 
     def asks(self, row: np.ndarray) -> bool:
         """True if a held-out row asks for an answer."""
@@ -301,6 +298,19 @@ class Predictor(ABC):
                 "far from what it learned"
             )
         return result
+
+
+class RowPredictor(Predictor):
+    """What answers a row as a whole, by its beginning."""
+
+    def shortened(self, row: np.ndarray) -> np.ndarray:
+        return cut(row, self.length, () if self.tokenizer is None else self.tokenizer.closing)
+
+    def encode(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
+        if not text.strip():
+            return np.empty(0, dtype=np.int64)
+        self.count_unknown(text, tokenizer)
+        return tokenizer.encode_alone(text).astype(np.int64)
 
 
 def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 
 from everyformer.comparison.contrasts import MOST_SEEDS, POWER, seeds_for
 from everyformer.comparison.results import Interval, Results, TableRow, finished
-from everyformer.core.leaks import NOT_WRITING
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few, listed
+from everyformer.core.wording import NOT_WRITING, few, listed
 from everyformer.laws.names import is_target
 from everyformer.report.words import apart, brief, budget, contexts_of, quality, several
 from everyformer.system.memory import size

@@ -12,9 +12,8 @@ from everyformer.comparison.results import (
     quality_of,
 )
 from everyformer.comparison.verdict import SCATTER
-from everyformer.core.leaks import NOT_WRITING
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few, listed
+from everyformer.core.wording import NOT_WRITING, few, listed
 from everyformer.report.words import several
 
 CLOSE = 0.10

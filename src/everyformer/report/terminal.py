@@ -12,9 +12,8 @@ from everyformer.comparison.results import (
     reported_means,
 )
 from everyformer.core.columns import shown, table
-from everyformer.core.leaks import NOT_WRITING
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import listed
+from everyformer.core.wording import NOT_WRITING, listed
 from everyformer.report.headline import answer
 from everyformer.report.notes import baseline_notes, drifts
 from everyformer.report.words import (

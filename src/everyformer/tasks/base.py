@@ -17,6 +17,6 @@ class LossTask(Task):
     """A task that is counted by the losses of its targets, and the guesses that are right."""
 
     def scores(self, model: nn.Module, dataset: Dataset, details: bool = False) -> Scores:
-        from everyformer.tasks.scores import Scores
+        from everyformer.tasks.scores import TokenScores
 
-        return Scores(dataset)
+        return TokenScores(dataset)

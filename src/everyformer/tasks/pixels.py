@@ -15,19 +15,12 @@ if TYPE_CHECKING:
     from everyformer.tasks.scores import Scores
 
 
-class Pixels(Task):
-    """The next intensity, at every position."""
+class Intensities(Task):
+    """Pixels in raster order, channels side by side."""
 
-    name, about, reads = PIXELS, "a picture -> the next intensity at every position", "pictures"
-    predicts = "next"
-    goal = "predicts the pixels of"
+    reads, predicts = "pictures", "next"
     metrics = ("bits_per_dim", "loss")
-    train, use = "--data myimages.zip --task pixels", "generate {run}"
-
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.pixels import PixelModel
-
-        return PixelModel(config)
+    use = "generate {run}"
 
     def scores(self, model: nn.Module, dataset: Dataset, details: bool = False) -> Scores:
         from everyformer.tasks.scores import PixelScores
@@ -35,7 +28,20 @@ class Pixels(Task):
         return PixelScores(dataset)
 
 
-class SuperResolution(Pixels):
+class Pixels(Intensities):
+    """The next intensity, at every position."""
+
+    name, about = PIXELS, "a picture -> the next intensity at every position"
+    goal = "predicts the pixels of"
+    train = "--data myimages.zip --task pixels"
+
+    def build(self, config: ModelConfig) -> Model:
+        from everyformer.models.pixels import PixelModel
+
+        return PixelModel(config)
+
+
+class SuperResolution(Intensities):
     """The intensities of a large picture, beside a small one."""
 
     name, about = ENLARGE, "a small picture -> a large one"

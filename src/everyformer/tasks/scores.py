@@ -1,6 +1,7 @@
 """`Scores`: what an evaluation counts of each batch, and the measures that follow from it."""
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +16,7 @@ from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 
 
-class Scores:
+class Scores(ABC):
     """Sums over sequences, of losses of targets and of guesses that are right.
 
     Args:
@@ -91,17 +92,32 @@ class Scores:
         """Mean bytes of a target; None where bits have no meaning."""
         return self.dataset.bytes_per_token
 
+    @abstractmethod
     def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
         """What the loss is in other words."""
-        return {"perplexity": perplexity(loss)}
 
+    @abstractmethod
     def accuracy(
         self, rows: float, n: float, nn_: float, c: float, cc: float, cn: float
     ) -> dict[str, Any]:
-        """The share of targets that are guessed, with its interval over sequences."""
-        share, around = ratio(rows, n, nn_, c, cc, cn)
-        clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
-        return {"accuracy": share, "accuracy_interval": clipped}
+        """The share of targets that are guessed, with its interval."""
+
+
+class TokenScores(Scores):
+    """Losses of tokens."""
+
+    def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
+        return {"perplexity": perplexity(loss)}
+
+    def accuracy(self, *sums: float) -> dict[str, Any]:
+        return guessed(*sums)
+
+
+def guessed(rows: float, n: float, nn_: float, c: float, cc: float, cn: float) -> dict[str, Any]:
+    """The share of targets that are guessed, with its interval over sequences."""
+    share, around = ratio(rows, n, nn_, c, cc, cn)
+    clipped = around and [max(0.0, around[0]), min(1.0, around[1])]
+    return {"accuracy": share, "accuracy_interval": clipped}
 
 
 def perplexity(loss: float) -> float:
@@ -124,7 +140,7 @@ def ratio(
     return mean, [mean - half, mean + half]
 
 
-class PixelScores(Scores):
+class PixelScores(TokenScores):
     """Losses of intensities: each is one dimension."""
 
     unit = "bits_per_dim"
@@ -138,3 +154,6 @@ class ActionScores(Scores):
         result = {"action_loss": loss, "action_loss_interval": interval}
         counting = self.dataset.counting
         return result if counting is None else result | {"counting_action_loss": counting}
+
+    def accuracy(self, *sums: float) -> dict[str, Any]:
+        return guessed(*sums)

@@ -55,7 +55,8 @@ def run(words: Sequence[str]) -> int:
     windowed = options.mode is not None or options.stride is not None or options.streams != 1
     from everyformer.cli.threads import choose_threads
     from everyformer.cli.trained import open_run
-    from everyformer.core.leaks import NOT_WRITING, leak_of
+    from everyformer.core.leaks import leak_of
+    from everyformer.core.wording import NOT_WRITING
     from everyformer.training.evaluate import evaluate
 
     trained = open_run(options.run, options.device)

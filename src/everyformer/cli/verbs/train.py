@@ -92,7 +92,8 @@ def _rows(
     result: TrainResult, options: TrainOptions, model: Any, dataset: Dataset, folder: Path
 ) -> dict[str, Any]:
     """Numbers of the last evaluation, and what they are worth, by name."""
-    from everyformer.core.leaks import NOT_WRITING, leak_of
+    from everyformer.core.leaks import leak_of
+    from everyformer.core.wording import NOT_WRITING
     from everyformer.training.curves import advice, curve
 
     measured = result.evaluation or {}

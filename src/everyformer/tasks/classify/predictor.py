@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from everyformer.prediction.predictor import Predictor
+from everyformer.prediction.predictor import RowPredictor
 from everyformer.prediction.records import Candidate, candidates, share
 from everyformer.prediction.words import best
 
 
-class ClassPredictor(Predictor):
+class ClassPredictor(RowPredictor):
     """The most probable classes of a row."""
 
     def answer(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:

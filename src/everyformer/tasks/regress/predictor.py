@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from everyformer.prediction.predictor import Predictor
+from everyformer.prediction.predictor import RowPredictor
 
 
-class NumberPredictor(Predictor):
+class NumberPredictor(RowPredictor):
     """The number of a row, or several."""
 
     def answer(self, rows: Sequence[np.ndarray], top: int) -> Iterator[dict[str, Any]]:

@@ -23,7 +23,7 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.student import quantile
 from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
-from everyformer.tasks.scores import Scores
+from everyformer.tasks.scores import TokenScores
 
 
 class NumberErrors:
@@ -110,7 +110,7 @@ def _half(mean: float, mean_square: float, rows: float) -> float:
     return quantile(int(rows) - 1) * math.sqrt(max(0.0, mean_square - mean * mean) / (rows - 1))
 
 
-class NumberScores(Scores):
+class NumberScores(TokenScores):
     """`NumberErrors` of a model that knows the ``mean`` and the deviation of each number."""
 
     def __init__(self, dataset: Dataset, mean: tuple[float, ...], std: tuple[float, ...]) -> None:
