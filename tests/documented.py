@@ -192,9 +192,11 @@ def write_stand_ins(place: Path, page: str) -> None:
 
 
 def write_mixer(place: Path) -> None:
-    """The first program of docs/adding-a-member.md."""
-    page = (ROOT / "docs" / "adding-a-member.md").read_text(encoding="utf-8")
-    _write(place / "mine.py", re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0])
+    """The first programs of docs/adding-a-member.md and docs/adding-a-task.md, with a series."""
+    for name, page in (("mine.py", "adding-a-member"), ("forecast.py", "adding-a-task")):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        _write(place / name, re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0])
+    np.savetxt(place / "my.num", np.sin(np.arange(4000) / 2))
 
 
 def _write(path: Path, text: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from Bio import SeqIO
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import LM, MLM, TaskName
+from everyformer.core.tasks import LM, MLM
 from everyformer.data.config import DataConfig
 from everyformer.data.corpus import Documents
 from everyformer.data.dataset import Dataset
@@ -137,11 +137,11 @@ class Records(Kind):
         return PurePath(request.config.source.removesuffix(".gz")).suffix.lower() in FORMATS
 
     @property
-    def task(self) -> TaskName:
+    def task(self) -> str:
         said = self.request.task_of("text")
         if said not in (None, LM, MLM):
             raise DataError(f"'{self.config.source}' serves the tasks {LM} and {MLM}, not {said}")
-        return cast(TaskName, said or first_served((LM, MLM), self.request.able))
+        return said or first_served((LM, MLM), self.request.able)
 
     def load(self) -> Dataset:
         auto = self.config.tokenizer == "auto"
