@@ -13,8 +13,8 @@ from everyformer.core.errors import ConfigError, DataError, EveryformerError
 from everyformer.data import DataConfig
 from everyformer.data.headers import decimal_commas
 from everyformer.data.sources import open_source
-from everyformer.data.table import Table
-from everyformer.data.tables import labelled_reader, open_table
+from everyformer.data.table import Table, open_table
+from everyformer.data.tables import labelled_reader
 
 ROWS = [
     ("good, really; good", "yes"),
@@ -32,7 +32,7 @@ def read(path: Path, **options: Any) -> list[tuple[str, str]]:
     with open_source(config.source) as source:
         reader = labelled_reader(source, config, source.entries[0])
         result = reader.rows(source.entries[0])
-        return [(t.text(n, i, a), t.label(n, j, b)) for t, (i, j), n, (a, b) in result]
+        return [(row.text(0), row.label(1)) for row in result]
 
 
 def table_of(path: Path, **options: Any) -> Table:

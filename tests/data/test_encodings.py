@@ -10,7 +10,7 @@ import pytest
 from data_files import Load, write
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.encodings import guessed_encoding, said_encoding
+from everyformer.data.encodings import encoding_of
 
 WORDS = ("schön", "naß", "süß", "blau")
 CSV = "text,label\n" + "".join(f"ein {w} Tag {n},{w}\n" for n in range(10) for w in WORDS)
@@ -89,7 +89,7 @@ def test_bytes_without_a_letter_in_windows_1252_are_latin_1() -> None:
 def test_a_mark_tells_the_order_of_bytes_and_nothing_else(
     name: str, beginning: bytes, codec: str
 ) -> None:
-    assert said_encoding(name, beginning) == codec
+    assert encoding_of(beginning, name) == codec
 
 
 MIXED = CSV.encode() + "noch ein süß,süß\n".encode("cp1252")

@@ -1,5 +1,6 @@
 """Labels as classes or as numbers: which labels can be either, and their summary."""
 
+import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,11 +10,10 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, doubtful, either, is_number, number
+from everyformer.data.headers import FEW, doubtful, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
-from everyformer.data.times import read_times
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes by themselves, at most."""
@@ -122,7 +122,11 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
             "regress needs numbers; choose another --data.label-column, or --task classify"
         )
     if (cell := doubtful(labels)) is not None:
-        raise DataError(f"{where} holds '{cell}', which {either(cell)}")
+        raise DataError(
+            f"{where} holds '{cell}', which may be {cell.replace(',', '')} or "
+            f"{cell.replace(',', '.')}; write the numbers of this column without marks of "
+            "thousands, and decimals with a point"
+        )
     return shortened(np.array([[number(text)] for text in labels]))
 
 
@@ -211,31 +215,47 @@ def _latest(
     Args:
         names: different times. ids: (rows,) which of them each has.
     """
-    column = f"'{config.group_column}'"
-    times = read_times([str(name) for name in names])
-    if isinstance(times, int):
-        raise DataError(
-            f"'{names[times]}' in {column} of '{spec}' is no time like those before it; write all "
-            "in one form, best as 2024-01-31, or choose another column with --data.split time"
-        )
-    if times.mixed is not None:
-        zoned, bare = (f"'{names[row]}'" for row in times.mixed)
-        raise DataError(
-            f"{bare} in {column} of '{spec}' has no zone, but {zoned} has one; write the zone "
-            "behind every time (+01:00), or behind none"
-        )
-    at, first = times.values[ids], times.values.min()
+    column = f"'{config.group_column}' of '{spec}'"
+    at = _times([str(name) for name in names], column)[ids]
+    first = at.min()
     if config.validation < 1:
         cut = np.quantile(at, 1 - config.validation, method="higher")
         first = max(cut, *np.unique(at)[1:2], first)
     held_out = at >= first
     if held_out.all() and config.validation < 1:
         raise DataError(
-            f"all rows of '{spec}' have one time in {column}, so none can be held out; choose "
-            "another column with --data.split time, or --data.split random"
+            f"all rows have one time in {column}, so none can be held out; choose another column "
+            "with --data.split time, or --data.split random"
         )
-    since = times.written(first)
+    since = names[ids[np.flatnonzero(at == first)[0]]]
     return held_out, f"rows from {since} on in {column} are held out, {held_out.mean():.0%}"
+
+
+def _times(cells: Sequence[str], column: str) -> np.ndarray:
+    """(cells,) numbers as they are, or times in ISO form as seconds since 1970.
+
+    Raises:
+        DataError: one is neither, or some have a zone and some have none.
+    """
+    compact = all(len(cell) == 8 and cell.isdecimal() for cell in cells)  # 20240131
+    if not compact and all(is_number(cell) and math.isfinite(number(cell)) for cell in cells):
+        return np.array([number(cell) for cell in cells])
+    times = list[datetime.datetime]()
+    for cell in cells:
+        try:
+            times.append(datetime.datetime.fromisoformat(cell + "-01" * (len(cell) == 7)))
+        except ValueError as error:
+            raise DataError(
+                f"'{cell}' in {column} is no time for certain; write all as 2024-01-31 or "
+                "2024-01-31 17:05, or as numbers, or choose another column with --data.split time"
+            ) from error
+        if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
+            raise DataError(
+                f"'{cells[0]}' and '{cell}' in {column} have a zone and none; write the zone "
+                "behind every time (+01:00), or behind none"
+            )
+    zoned = (time if time.tzinfo else time.replace(tzinfo=datetime.UTC) for time in times)
+    return np.array([time.timestamp() for time in zoned])
 
 
 def refuse_groups(config: DataConfig, why: str) -> None:

@@ -45,12 +45,11 @@ from everyformer.data.options import (
 from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
-from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
+from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table, open_table
 from everyformer.data.tables import (
     holds_few,
     labelled_columns,
     names_labels,
-    open_table,
 )
 from everyformer.data.tokenizers.base import Tokenizer
 
@@ -236,7 +235,7 @@ class TextFiles(Kind):
         if not endings <= TABLES:
             refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
         if not endings & DELIMITED:
-            refuse(self.config, ("header",), data, ", whose columns have names")
+            refuse(self.config, ("header", "separator"), data, ", whose columns have names")
         if endings <= PARQUET:
             refuse(self.config, ("encoding",), data, ", which tells its own")
         super().check()

@@ -4,10 +4,10 @@ their names, in the direction of a finished run if there is one.
 
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, FIELDS, LANGUAGES, TEXTS, is_number, two_languages
+from everyformer.data.headers import FEW, FIELDS, LANGUAGES, TEXTS, are_numbers, two_languages
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import Table
-from everyformer.data.tables import ENOUGH_ROWS, Role, TableReader, names_labels, open_table
+from everyformer.data.table import Table, open_table
+from everyformer.data.tables import ENOUGH_ROWS, Role, TableReader, names_labels
 
 SIDES = Role("source"), Role("target")
 
@@ -57,7 +57,7 @@ def holds_two_texts(table: Table) -> bool:
     for cells in zip(*table.sample, strict=True):
         filled = [cell.strip() for cell in cells if cell.strip()]
         words = sum(len(cell.split()) for cell in filled)
-        if len(set(filled)) <= FEW * len(filled) or all(map(is_number, filled)):
+        if len(set(filled)) <= FEW * len(filled) or are_numbers(filled):
             return False
         if words < 2 * len(filled) and len(filled) < ENOUGH_ROWS:
             return False

@@ -19,15 +19,15 @@ from everyformer.data.classes import (
 )
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FILES
+from everyformer.data.kind import refuse
 from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import TABLES, Table
+from everyformer.data.table import TABLES, Table, open_table
 from everyformer.data.tables import (
     LABEL,
     NUMBER,
     TableReader,
     names_labels,
-    open_table,
     picture_reader,
 )
 
@@ -132,10 +132,7 @@ def labelled_pictures(
     if needed and by_table and tables:
         return _by_table(source, config, pictures, task, known)
     refuse_groups(config, f"no table is read of '{source.spec}'")
-    if config.header != "auto":
-        raise ConfigError(
-            f"--data.header has no meaning for '{source.spec}', of which no table is read"
-        )
+    refuse(config, ("header", "separator"), f"'{source.spec}'", ", of which no table is read")
     notes: list[str] = []
     if needed:
         layout, loose = class_entries(source, layout)
@@ -270,9 +267,9 @@ def _table_labels(
     lost: list[str] = []
     spec = f"'{reader.source.spec}'"
     for entry in tables:
-        for table, (first, second, *group), number, cells in reader.rows(entry):
-            place = table.at(number) if len(tables) > 1 else f"{table.unit} {number}"
-            cell = table.label(number, first, cells[0])
+        for row in reader.rows(entry):
+            place = row.at if len(tables) > 1 else row.line
+            cell = row.label(0)
             pictures = names.find(cell, entry) if cell else []
             if not pictures:
                 lost.append(f"'{cell}' ({place})")
@@ -286,8 +283,7 @@ def _table_labels(
                     f"{place} names the picture '{name}' again, which {lines[name]} has named "
                     "before; leave one of the rows"
                 )
-            labels[name], lines[name] = table.label(number, second, cells[1]), place
-            groups[name] = table.group(number, group[0], cells[-1]) if group else ""
+            labels[name], lines[name], groups[name] = row.label(1), place, row.group(2)
     if lost:
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(
