@@ -54,14 +54,18 @@ def holds_two_texts(table: Table) -> bool:
     """True where both of two columns are texts, of many words and hardly any twice."""
     if table.width != 2 or names_labels(table) or not table.sample:
         return False
-    for cells in zip(*table.sample, strict=True):
-        filled = [cell.strip() for cell in cells if cell.strip()]
-        words = sum(len(cell.split()) for cell in filled)
-        if len(set(filled)) <= FEW * len(filled) or are_numbers(filled):
-            return False
-        if words < 2 * len(filled) and len(filled) < ENOUGH_ROWS:
-            return False
-    return True
+    columns = [
+        [cell.strip() for cell in cells if cell.strip()]
+        for cells in zip(*table.sample, strict=True)
+    ]
+    return all(
+        len(set(cells)) > FEW * len(cells)
+        and not are_numbers(cells)
+        and (
+            len(cells) >= ENOUGH_ROWS or sum(len(cell.split()) for cell in cells) >= 2 * len(cells)
+        )
+        for cells in columns
+    )
 
 
 def _sides(

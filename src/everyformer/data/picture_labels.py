@@ -1,6 +1,5 @@
 """Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -49,28 +48,24 @@ class LabelledPictures:
     """(pictures,) of each picture, where pictures are split by groups"""
 
 
-class PictureNames:
-    """The pictures of a source by what tables call them."""
+class PictureNames(dict[str, list[str]]):
+    """The names of pictures by the ends of their paths, with the file's ending and without."""
 
     def __init__(self, pictures: Sequence[Entry]) -> None:
-        self.whole = {entry.name: entry for entry in pictures}
-        self.ends: dict[str, list[Entry]] = defaultdict(list)
-        """by the last parts of a path, with the file's ending and without"""
+        super().__init__()
+        self.whole = {entry.name for entry in pictures}
         for entry in pictures:
             path = PurePosixPath(entry.name)
-            for form in (path, path.with_suffix("")):
-                for first in range(len(form.parts)):
-                    self.ends["/".join(form.parts[first:])].append(entry)
+            for parts in (path.parts, path.with_suffix("").parts):
+                for first in range(len(parts)):
+                    self.setdefault("/".join(parts[first:]), []).append(entry.name)
 
-    def find(self, cell: str, table: Entry) -> list[Entry]:
-        """The pictures that a cell may mean: by their path from the table, else in the source,
-        else by the end of their path."""
+    def find(self, cell: str, table: Entry) -> list[str]:
+        """Those that a cell may mean: by the path from the table, else in the source, else by the
+        end of the path."""
         name = str(PurePosixPath(cell.strip().replace("\\", "/")))
         near = str(PurePosixPath(table.name).parent / name)
-        for path in (near, name):
-            if path in self.whole:
-                return [self.whole[path]]
-        return self.ends.get(name, [])
+        return next(([path] for path in (near, name) if path in self.whole), self.get(name, []))
 
 
 def tables_among(source: Source) -> list[Entry]:
@@ -275,9 +270,9 @@ def _table_labels(
                 lost.append(f"'{cell}' ({place})")
                 continue
             if len(pictures) > 1:
-                several = ", ".join(entry.name for entry in pictures[:SHOWN])
+                several = ", ".join(pictures[:SHOWN])
                 raise DataError(f"{place}: '{cell}' may be {several}; write the path")
-            name = pictures[0].name
+            [name] = pictures
             if name in labels:
                 raise DataError(
                     f"{place} names the picture '{name}' again, which {lines[name]} has named "

@@ -38,8 +38,6 @@ SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|"}
 """Values of --data.separator."""
 SAMPLE = 1000
 """Rows from the beginning that tell what a table holds."""
-SAMPLED = 1 << 20
-"""Characters from the beginning, at most, that tell the separator."""
 LONGEST_NAME = 40
 """Characters of a column's name in a list of all, at most; a row may be taken for a header."""
 BATCH = 4096
@@ -199,7 +197,7 @@ class DelimitedTable(Table):
     def __init__(self, source: Source, entry: Entry, config: DataConfig) -> None:
         """Raises `DataError`: the first rows cannot be read, or do not tell what is to be known."""
         super().__init__(source, entry)
-        lines = _beginning(text_lines(source, entry, newline=""))
+        lines = [*itertools.islice(text_lines(source, entry, newline=""), SAMPLE)]
         said = SAID.match(lines[0]) if lines else None
         self._skipped = int(said is not None)
         usual = "\t" if entry.suffix == ".tsv" else ","
@@ -371,16 +369,6 @@ def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
     if entry.suffix in PARQUET:
         return ParquetTable(source, entry)
     return DelimitedTable(source, entry, config)
-
-
-def _beginning(lines: Iterator[str]) -> list[str]:
-    first, size = list[str](), 0
-    for line in lines:
-        first.append(line)
-        size += len(line)
-        if len(first) >= SAMPLE or size >= SAMPLED:
-            break
-    return first
 
 
 def _separator(lines: list[str], usual: str, where: str) -> str:
