@@ -74,7 +74,7 @@ ASKED = (
             "a.jsonl",
             '{"said": "a b", "mood": "x"}\n{"said": "c", "mood": "y"}\n' * 15,
             READER,
-            "--data.label-column NAME and --data.text-column NAME",
+            "none is called like a text",
         ),
         ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED.format(r"\(l, r\)", "l", "r")),
         ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),

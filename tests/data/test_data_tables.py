@@ -157,7 +157,7 @@ def test_a_header_is_certain_or_asked(
         ),
         ("label,one,two\nx,fine,good\n", {"text_column": "one", "label_column": "two"}),
         ("label,what\ngood,fine\n", {}),
-        ("label,what\nfine,good\n", {"text_column": "label"}),
+        ("label,what\nfine,good\n", {"text_column": "label", "label_column": "what"}),
         ("text,what\ngood,fine\n", {"label_column": "text"}),
         ("3,2\nfine,good\n", {"text_column": "2", "label_column": "3", "header": "yes"}),
     ],
@@ -201,6 +201,12 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         ),
         ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
         ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
+        (
+            "text,year\na,1999\nb,2001\n",
+            {},
+            "none is called like a label.*--data.label-column NAME",
+        ),
+        ("label,n\na,1999\nb,2001\n", {}, "none is called like a text.*are no sequence"),
         (
             "x,y,z\na,b,c\n",
             {"header": "yes"},
@@ -270,13 +276,13 @@ def test_a_chosen_column_of_many_whole_numbers_is_classes(tmp_path: Path, load: 
 
 
 def test_the_first_line_says_what_the_table_holds(tmp_path: Path, load: Load) -> None:
-    rows = many(40, lambda n: "pos" if n % 4 else "neg", "text,of\n").replace(",", ";")
+    rows = many(40, lambda n: "pos" if n % 4 else "neg", "text,label\n").replace(",", ";")
     data = load(write(tmp_path, {"a.csv": rows + "alone;odd\n ;neg\n"}) / "a.csv", length=8)
     assert data.split == (
         "41 texts of 3 classes: pos (30), neg (10), odd (1); always answering 'pos' is right for "
         "75.0% of those held out; a draw of "
         "10% within each class (seed 0): 37 training and 4 validation texts; 1 empty ones left "
-        "out; text from 'text', label from 'of'; cells are divided by semicolons; "
+        "out; text from 'text', label from 'label'; cells are divided by semicolons; "
         "40 of the 41 texts are cut to 8 tokens"
     )
 

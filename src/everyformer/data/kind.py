@@ -46,11 +46,7 @@ from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table, open_table
-from everyformer.data.tables import (
-    holds_few,
-    labelled_columns,
-    names_labels,
-)
+from everyformer.data.tables import names_labels
 from everyformer.data.tokenizers.base import Tokenizer
 
 OF_PAIRS = ("source_column", "target_column")
@@ -301,18 +297,14 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
 
 
 def _holds_labels(table: Table, config: DataConfig) -> bool:
-    """True where a table shows labels by its names and values.
+    """True where a table shows labels by its names.
 
     A CSV that shows none is taken to have some, so that the user is asked for their column, unless
     its text column is chosen or it has no other.
     """
-    if names_labels(table):
-        return True
-    if table.width == 2 and table.sample:
-        _, label = labelled_columns(table, config)
-        if holds_few(table, label):
-            return True
-    return table.marked_up and table.width > 1 and config.text_column is None
+    return names_labels(table) or (
+        table.marked_up and table.width > 1 and config.text_column is None
+    )
 
 
 def _holds_class_folders(source: Source) -> bool:

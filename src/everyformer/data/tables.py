@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.core.wording import listed
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, LABELS, TEXTS, are_numbers
+from everyformer.data.headers import LABELS, TEXTS, are_numbers
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import Cells, Table, open_table
 
@@ -230,7 +230,8 @@ def with_group(table: Table, config: DataConfig, columns: tuple[int, ...]) -> tu
 
 
 def labelled_columns(table: Table, config: DataConfig) -> tuple[int, ...]:
-    """Text and label: chosen, obvious, or the other of two columns, but no text of numbers.
+    """Text and label: chosen or obvious; a text may be the other of two columns, unless it is
+    numbers.
 
     Raises:
         ConfigError: an option names no column; two columns could be meant, or none.
@@ -245,17 +246,9 @@ def labelled_columns(table: Table, config: DataConfig) -> tuple[int, ...]:
     if table.width == 2 and text is None and label is not None:
         other = 1 - label
         text = None if are_numbers(row[other] for row in table.sample) else other
-    elif table.width == 2 and label is None and text is not None:
-        label = 1 - text
     return require(table, {LABEL: label, TEXT: text})[::-1]
 
 
 def names_labels(table: Table) -> bool:
     """True where a column is called like a label."""
     return not LABELS.isdisjoint(table.lower)
-
-
-def holds_few(table: Table, index: int) -> bool:
-    """True where a column's values come again, as classes do."""
-    values = [row[index].strip() for row in table.sample]
-    return len(values) < ENOUGH_ROWS or len(set(values)) <= FEW * len(values)

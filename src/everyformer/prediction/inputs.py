@@ -75,7 +75,7 @@ class Inputs:
     tables: bool
     """whether they are rows of tables, whose columns are kept"""
     remarks: list[str] = field(default_factory=list)
-    """what was found and guessed"""
+    """what was found"""
     resized: int = 0
     """pictures of another size than the model reads"""
     form: CsvForm = field(default_factory=CsvForm)
