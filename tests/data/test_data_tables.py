@@ -13,8 +13,8 @@ from everyformer.core.errors import ConfigError, DataError, EveryformerError
 from everyformer.data import DataConfig
 from everyformer.data.headers import decimal_commas
 from everyformer.data.sources import open_source
-from everyformer.data.table import Table, open_table
-from everyformer.data.tables import labelled_reader
+from everyformer.data.table import Table
+from everyformer.data.tables import labelled_reader, open_table
 
 ROWS = [
     ("good, really; good", "yes"),

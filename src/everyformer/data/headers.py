@@ -1,7 +1,7 @@
-"""Names that tell what a column holds, headers, and numbers as cells have them."""
+"""Names that tell what a column holds, and numbers as cells have them."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 
 def _names(words: str) -> frozenset[str]:
@@ -41,31 +41,9 @@ LANGUAGE_NAMES = _names(
 )
 FEW = 0.5
 """Different values for each row, up to which a column is one of classes."""
-_KNOWN = TEXTS | LABELS | FILES | LANGUAGES | set(FIELDS)
+KNOWN = TEXTS | LABELS | FILES | LANGUAGES | set(FIELDS)
 _DECIMAL = re.compile(r"[-+]?\d*([.,])\d+")
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2},\d{3}")
-
-
-def is_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
-    """True where the first row of a table names its columns for certain; else it may be a row.
-
-    It has a known name that does not come again below it (a word that is a language only beside
-    another), or a word above numbers, and no number above numbers.
-    """
-    names = [cell.strip().lower() for cell in first]
-    if two_languages(names):
-        return True
-    columns = [
-        [cell.strip().lower() for cell in cells if cell.strip()]
-        for cells in (zip(*below, strict=True) if below else [()] * len(names))
-    ]
-    known = {n for n, cells in zip(names, columns, strict=True) if n in _KNOWN and n not in cells}
-    numeric = [
-        name for name, cells in zip(names, columns, strict=True) if cells and are_numbers(cells)
-    ]
-    if any(map(is_number, numeric)):
-        return False
-    return len(known) > 1 or not known <= LANGUAGES or any(numeric)
 
 
 def two_languages(names: list[str]) -> bool:

@@ -45,8 +45,8 @@ from everyformer.data.options import (
 from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
-from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table, open_table
-from everyformer.data.tables import names_labels
+from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
+from everyformer.data.tables import names_labels, open_table
 from everyformer.data.tokenizers.base import Tokenizer
 
 OF_PAIRS = ("source_column", "target_column")

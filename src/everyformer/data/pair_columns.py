@@ -6,8 +6,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FEW, FIELDS, LANGUAGES, TEXTS, are_numbers, two_languages
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import Table, open_table
-from everyformer.data.tables import ENOUGH_ROWS, Role, TableReader, names_labels
+from everyformer.data.table import Table
+from everyformer.data.tables import ENOUGH_ROWS, Role, TableReader, names_labels, open_table
 
 SIDES = Role("source"), Role("target")
 

@@ -16,8 +16,8 @@ from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.options import direction
 from everyformer.data.pair_columns import names_sides, pair_reader
 from everyformer.data.sources import Entry, Source, text_lines
-from everyformer.data.table import TABLES, open_table
-from everyformer.data.tables import TableReader
+from everyformer.data.table import TABLES
+from everyformer.data.tables import TableReader, open_table
 from everyformer.data.tokenizers.base import SEPARATOR
 
 Pair = tuple[str, str, str, str]

@@ -21,12 +21,13 @@ from everyformer.data.headers import FILES
 from everyformer.data.kind import refuse
 from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import TABLES, Table, open_table
+from everyformer.data.table import TABLES, Table
 from everyformer.data.tables import (
     LABEL,
     NUMBER,
     TableReader,
     names_labels,
+    open_table,
     picture_reader,
 )
 

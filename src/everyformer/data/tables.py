@@ -8,9 +8,10 @@ from dataclasses import dataclass, replace
 from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.core.wording import listed
 from everyformer.data.config import DataConfig
+from everyformer.data.delimited import DelimitedTable
 from everyformer.data.headers import LABELS, TEXTS, are_numbers
 from everyformer.data.sources import Entry, Source
-from everyformer.data.table import Cells, Table, open_table
+from everyformer.data.table import JSON_LINES, PARQUET, Cells, JsonTable, ParquetTable, Table
 
 ENOUGH_ROWS = 20
 """Rows from which on a column of many values is taken for no label, whatever its values."""
@@ -169,6 +170,15 @@ class TableReader:
             )
             raise DataError(f"{table.where} {differs}; the tables of one source must be alike")
         return table, [table.lower.index(name.lower()) for name in names] or self.indices
+
+
+def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
+    """The table of an entry, as the options say that it is to be read."""
+    if entry.suffix in JSON_LINES:
+        return JsonTable(source, entry)
+    if entry.suffix in PARQUET:
+        return ParquetTable(source, entry)
+    return DelimitedTable(source, entry, config)
 
 
 def labelled_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader:
