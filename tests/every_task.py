@@ -44,7 +44,7 @@ def write_data(place: Path) -> None:
     rows = [f"{' '.join(words[n : n + 2])},{n % 2}" for n in range(40)]
     (place / "labelled.csv").write_text("\n".join(("text,label", *rows)), encoding="utf-8")
     rows = [f"{' '.join(words[n : n + 2])},{n / 4}" for n in range(40)]
-    (place / "numbers.csv").write_text("\n".join(("text,price", *rows)), encoding="utf-8")
+    (place / "numbers.csv").write_text("\n".join(("text,rating", *rows)), encoding="utf-8")
     pixels = np.random.default_rng(0).integers(0, 256, (12, 4, 4), dtype=np.uint8)
     np.savez(place / "numbers.npz", images=pixels, y=pixels.mean((1, 2)))
     (place / "pairs").mkdir()

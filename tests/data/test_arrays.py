@@ -228,7 +228,7 @@ def test_a_label_column_names_the_array_of_targets(tmp_path: Path) -> None:
 def test_a_table_gives_numbers(tmp_path: Path) -> None:
     lines = ["text,price", *(f"word {n},{n}.5" for n in range(20))]
     (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-8")
-    config = DataConfig(source=str(tmp_path / "t.csv"), length=16)
+    config = DataConfig(source=str(tmp_path / "t.csv"), length=16, label_column="price")
     dataset = load_dataset(config, "regress")
     assert dataset.task == "regress-text"
     values = [b.targets for b in dataset.validation_batches(8)]
@@ -245,7 +245,7 @@ def test_a_table_gives_numbers(tmp_path: Path) -> None:
 def test_numbers_far_from_zero_are_kept_apart(tmp_path: Path) -> None:
     """Times in seconds: float32 has one number for all of these."""
     times = [1_700_000_000 + n for n in range(20)]
-    lines = ["text,when", *(f"word {n},{n}" for n in times)]
+    lines = ["text,target", *(f"word {n},{n}" for n in times)]
     (tmp_path / "t.csv").write_text("\n".join(lines), encoding="utf-8")
     table = load_dataset(DataConfig(source=str(tmp_path / "t.csv"), length=16), "regress")
     far = SERIES.astype(np.float64) / 7 + 1e9

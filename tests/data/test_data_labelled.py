@@ -66,7 +66,7 @@ def test_tables_may_bring_their_split_and_number_their_classes(tmp_path: Path, l
         ({"x/a/1.txt": "one", "x/b/1.txt": b"\0"}, "x", r"b/1\.txt' looks binary"),
         ({"x/a/1.txt": " ", "x/b/1.txt": ""}, "x", "holds no texts"),
         (
-            {"x/train.csv": "a,0\nb,1\n", "x/test.csv": "c,2\n"},
+            {"x/train.csv": "text,label\na,0\nb,1\n", "x/test.csv": "text,label\nc,2\n"},
             "x",
             "class '2', which the training part lacks",
         ),

@@ -131,9 +131,9 @@ def test_pictures_are_found_as_people_call_them(
 def test_a_table_without_a_header_is_read_by_number(tmp_path: Path, load: Load) -> None:
     text = delimited([(age, name) for name, age, _ in ROWS])
     source = write(tmp_path / "x", PICTURES | {"ages.csv": text})
-    data = load(source, "regress", label_column="1")
+    data = load(source, "regress", label_column="1", header="no")
     assert data.labels[:, 0].tolist() == [s + 0.5 for s in shades(data, np.arange(COUNT))]
-    assert load(source, "regress").labels.tolist() == data.labels.tolist()
+    assert load(source, "regress", header="no").labels.tolist() == data.labels.tolist()
 
 
 def test_metadata_in_the_folders_of_a_split_keeps_it(tmp_path: Path, load: Load) -> None:

@@ -26,20 +26,12 @@ BOTH = (*READER, *TRANSLATOR)
 @pytest.mark.parametrize(
     ("name", "content", "able", "task"),
     [
-        ("a.tsv", TWO, TRANSLATOR, "seq2seq"),
-        ("a.csv", delimited(PAIRS), TRANSLATOR, "seq2seq"),
-        ("a.csv", delimited([("left", "right"), *PAIRS]), TRANSLATOR, "seq2seq"),
+        ("a.jsonl", '{"left": "a b", "right": "c d"}\n' * 4, TRANSLATOR, "seq2seq"),
         ("a.csv", delimited([("source", "target"), *PAIRS]), BOTH, "seq2seq"),
         ("a.csv", delimited(LABELLED), BOTH, "classify-text"),
         (
             "a.csv",
             delimited([("source", "text", "target"), *[("web", "a b", "x"), ("tv", "c", "y")] * 4]),
-            READER,
-            "classify-text",
-        ),
-        (
-            "a.jsonl",
-            '{"said": "a b", "mood": "x"}\n{"said": "c", "mood": "y"}\n' * 15,
             READER,
             "classify-text",
         ),
@@ -76,8 +68,14 @@ ASKED = (
 @pytest.mark.parametrize(
     ("name", "content", "able", "message"),
     [
-        ("a.tsv", TWO, READER, ASKED.format("and no header", 1, 2)),
-        ("a.csv", delimited(PAIRS), BOTH, ASKED.format("and no header", 1, 2)),
+        ("a.tsv", TWO, READER, "say --data.header yes, or no where it is a row"),
+        ("a.csv", delimited(PAIRS), TRANSLATOR, "say --data.header yes, or no where it is a row"),
+        (
+            "a.jsonl",
+            '{"said": "a b", "mood": "x"}\n{"said": "c", "mood": "y"}\n' * 15,
+            READER,
+            "none is called like a text",
+        ),
         ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED.format(r"\(l, r\)", "l", "r")),
         ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),
         ("a.csv", delimited([("x", "y", "z"), ("1", "a b", "c")]), READER, "called like a label"),
@@ -88,6 +86,18 @@ def test_what_a_table_does_not_show_is_asked(
 ) -> None:
     with pytest.raises(EveryformerError, match=message):
         load(write(tmp_path, {name: content}) / name, able=able)
+
+
+@pytest.mark.parametrize("delimiter", ["\t", ","])
+def test_a_table_without_a_header_is_read_as_is_said(
+    delimiter: str, tmp_path: Path, load: Load
+) -> None:
+    path = write(tmp_path, {"a.csv": delimited(PAIRS, delimiter)}) / "a.csv"
+    with pytest.raises(DataError, match=ASKED.format("and no header", 1, 2)):
+        load(path, able=BOTH, header="no")
+    pairs = load(path, able=TRANSLATOR, header="no", length=32)
+    assert (pairs.task, pairs_of(pairs)) == ("seq2seq", PAIRS)
+    assert pairs_of(load(path, able=TRANSLATOR, header="yes", length=32)) == PAIRS[1:]
 
 
 def pairs_of(data: Any) -> list[tuple[str, str]]:
@@ -137,7 +147,7 @@ def test_columns_that_contradict_the_task_are_refused(
     options: Any, message: str, tmp_path: Path, load: Load
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", **options)
+        load(write(tmp_path, {"a.tsv": TWO}) / "a.tsv", header="no", **options)
 
 
 @pytest.mark.parametrize(("name", "content"), [("a.txt", "text"), ("a.jsonl", JSON)])
@@ -175,6 +185,9 @@ def test_a_table_that_is_read_as_plain_text_says_so(tmp_path: Path, load: Load) 
     assert data.tokenizer.decode(data.train).startswith("text,label\nsome text 0,a\n")
 
 
+NO = (("no", "1"), ("no", "2"))
+
+
 def test_other_columns_are_other_data_in_the_same_cache(tmp_path: Path, load: Load) -> None:
     rows = [("one", "two"), *((f"first text {n}", f"zweiter Text {n}") for n in range(20))]
     path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
@@ -183,7 +196,7 @@ def test_other_columns_are_other_data_in_the_same_cache(tmp_path: Path, load: Lo
             "lm",
             ({"text_column": "one"}, {"text_column": "two"}, {"text_column": "1", "header": "no"}),
         ),
-        ("seq2seq", ({}, {"header": "no"}, {"header": "no", "source_column": "2"})),
+        ("seq2seq", ({"header": h, "source_column": c} for h, c in (("yes", "1"), *NO))),
     ):
         prints = [
             load(path, task, length=64 if task == "seq2seq" else 12, **each).fingerprint

@@ -64,10 +64,10 @@ NESTED = "".join(
         (TWINS, "", {"languages": "en-de"}, ("en", "de")),
         ({**TWINS, "x.fr": "f\n"}, "", {"languages": "en-de"}, ("en", "de")),
         ({f"corpus-en-de/{k}": v for k, v in TWINS.items()}, "corpus-en-de", {}, ("en", "de")),
-        ({"x.tsv": TSV}, "x.tsv", {"task": "seq2seq"}, None),
+        ({"x.tsv": TSV}, "x.tsv", {"task": "seq2seq", "header": "no"}, None),
         ({"x.tsv": "Source\tTarget\n" + TSV}, "x.tsv", {}, None),
         ({"x.tsv": "en\tde\n" + TSV}, "x.tsv", {}, ("en", "de")),
-        ({"x.tsv": TSV}, "x.tsv", {"languages": "en-de"}, ("en", "de")),
+        ({"x.tsv": TSV}, "x.tsv", {"languages": "en-de", "header": "no"}, ("en", "de")),
         ({"x.jsonl": JSONL}, "x.jsonl", {}, None),
         ({"x.jsonl": NESTED}, "x.jsonl", {"languages": "en-de"}, ("en", "de")),
     ],
@@ -129,7 +129,7 @@ def test_only_files_that_show_it_are_taken_for_parallel_text(tmp_path: Path, loa
     for name, files in (
         ("one", {"a.en": text, "b.de": text}),
         ("code", {"a.py": text, "a.pyi": text}),
-        ("table", {"a.tsv": "good text\tyes\nbad text\tno\n" * 9}),
+        ("table", {"a.tsv": "said\tlabel\n" + "good text\tyes\nbad text\tno\n" * 9}),
     ):
         assert load(write(tmp_path / name, files), length=8).task != "seq2seq", name
     assert load(write(tmp_path / "two", {"a.en": text, "a.de": text}), "lm", length=8).task == "lm"

@@ -32,7 +32,7 @@ def read(path: Path, **options: Any) -> list[tuple[str, str]]:
     with open_source(config.source) as source:
         reader = labelled_reader(source, config, source.entries[0])
         result = reader.rows(source.entries[0])
-        return [(t.text(n, i, a), t.label(n, j, b)) for t, (i, j), n, (a, b) in result]
+        return [(row.text(0), row.label(1)) for row in result]
 
 
 def table_of(path: Path, **options: Any) -> Table:
@@ -63,11 +63,8 @@ JSON = "".join(json.dumps({"id": n, "text": t, "label": c}) + "\n" for n, (t, c)
         ("a.tsv", delimited(NAMED)),
         ("a.csv", delimited([(*row, "", "") for row in NAMED], ";")),
         ("a.csv", delimited([NAMED[0], *((*row, "", "") for row in ROWS)])),
-        ("a.csv", "\ufeff" + delimited(ROWS)),
         ("a.csv", delimited([*NAMED[:3], *NAMED[3:]]).replace("b c", "\n\nb c")),
         ("a.csv", delimited([(label, text) for text, label in NAMED])),
-        ("a.csv", delimited(ROWS)),
-        ("a.csv", delimited([(label, text) for text, label in ROWS], ";")),
         ("a.jsonl", JSON),
     ],
 )
@@ -85,61 +82,67 @@ def test_a_delimiter_inside_cells_is_none(delimiter: str, tmp_path: Path) -> Non
     assert read(write(tmp_path, {"a.csv": content}) / "a.csv") == rows
 
 
-def test_what_divides_evenly_is_the_delimiter_not_what_divides_most(tmp_path: Path) -> None:
-    rows = [("a, b, c, d" if n % 3 else "a, b", "xy"[n % 2]) for n in range(30)]
-    content = delimited([("text", "label"), *rows], ";")
-    assert read(write(tmp_path, {"a.csv": content}) / "a.csv") == rows
-
-
-def test_numbers_are_no_text_however_few_texts_there_are(tmp_path: Path) -> None:
-    rows = [("same", str(n)) for n in range(30)]
-    assert read(write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv") == rows
+def test_a_separator_that_the_first_line_does_not_decide_is_asked(tmp_path: Path) -> None:
+    """Commas divide these lines as evenly; tabs of a .tsv are what divides it."""
+    content = "te,xt;la,bel\na,b;x,y\nc,d;z,w\n"
+    path = write(tmp_path, {"a.csv": content}) / "a.csv"
+    with pytest.raises(DataError, match="commas or semicolons: say which with"):
+        table_of(path, header="yes")
+    table = table_of(path, header="yes", separator="semicolon")
+    assert table.names == ("te,xt", "la,bel")
+    assert [*table.rows([0, 1])] == [(2, ["a,b", "x,y"]), (3, ["c,d", "z,w"])]
+    assert table_of(path, header="yes", separator="comma").names == ("te", "xt;la", "bel")
+    (tmp_path / "a.tsv").write_text(content.replace(";", "\t"))
+    assert table_of(tmp_path / "a.tsv", header="yes").names == ("te,xt", "la,bel")
+    path.write_text("sep=;\n" + content)
+    table = table_of(path, header="yes")
+    assert [*table.rows([0])] == [(3, ["a,b"]), (4, ["c,d"])]
+    path.write_text("sep=;\n" + content + "e\n")
+    with pytest.raises(DataError, match=r"line 5 has 1 column between semicolons, line 2 has 2"):
+        table_of(path, header="yes")
 
 
 def test_quotes_between_tabs_are_text_unless_they_must_be_there(tmp_path: Path) -> None:
     spoken = ['"Yes", she said\tja', '"No"\tnein', 'a "b"\tc']
     write(tmp_path, {"a.tsv": "\n".join(spoken), "b.tsv": '"a ""b"" c"\tja\nd\tnein\n'})
-    assert read(tmp_path / "a.tsv", header="no")[0][0] == '"Yes", she said'
-    assert read(tmp_path / "b.tsv", header="no") == [('a "b" c', "ja"), ("d", "nein")]
-
-
-SURE, GUESSED = None, "the first line is taken for a header"
+    options = {"header": "no", "text_column": "1", "label_column": "2"}
+    assert read(tmp_path / "a.tsv", **options)[0][0] == '"Yes", she said'
+    assert read(tmp_path / "b.tsv", **options) == [('a "b" c', "ja"), ("d", "nein")]
 
 
 @pytest.mark.parametrize(
-    ("content", "options", "names", "said"),
+    ("content", "options", "names"),
     [
-        ("review_x,stars_given\ngood film,5\nbad film,1\n", {}, 2, GUESSED),
-        ("Review Text,How good (1-5)\ngood film,5\nbad film,1\n", {}, 2, GUESSED),
-        ("Meinung,Urteil\n" + "gut so,ja\nnicht gut,nein\n" * 2, {}, 2, GUESSED),
-        ("what they wrote,verdict\n" + "gut so,ja\nnicht gut,nein\n" * 2, {}, 2, GUESSED),
-        ("Text,foo\na,b\n", {}, 2, SURE),
-        ("foo,bar\na,b\n", {"label_column": "BAR"}, 2, SURE),
-        ("foo,bar\na,b\n", {"header": "yes"}, 2, SURE),
-        ("en,de\na,b\n", {}, 2, SURE),
-        ("French,English\na,b\n", {}, 2, SURE),
-        ("good film,5\nbad film,1\n", {}, 0, "no line is taken for a header"),
-        ("good,pos\nbad,neg\nfine,pos\n", {}, 0, "no line is taken for a header"),
-        (
-            "so it is,odd\nno a,neg\nno b,neg\nno c,neg\nyes,pos\n",
-            {},
-            0,
-            "no line is taken for a header",
-        ),
-        ("text,pos\nfine,neg\ntext,pos\n", {}, 0, "no line is taken for a header"),
-        ("Go now.\tGeh jetzt.\nRun away.\tLauf weg.\n", {}, 0, "no line is taken for a header"),
-        ("review_x,stars_given\ngood film,5\n", {"header": "no"}, 0, SURE),
-        ("good film,5\nbad film,1\n", {"label_column": "2"}, 0, "no line is taken for a header"),
+        ("review_x,stars_given\ngood film,5\nbad film,1\n", {}, 2),
+        ("Review Text,How good (1-5)\ngood film,5\nbad film,\n", {}, 2),
+        ("Text,foo\na,b\n", {}, 2),
+        ("foo,bar\na,b\n", {"label_column": "BAR"}, 2),
+        ("foo,bar\na,b\n", {"header": "yes"}, 2),
+        ("en,de\na,b\n", {}, 2),
+        ("n,en,de\nx,a,b\n", {}, 3),
+        ("French,English\na,b\n", {}, 2),
+        ("review_x,stars_given\ngood film,5\n", {"header": "no"}, 0),
+        # what follows may be a row
+        ("Meinung,Urteil\n" + "gut so,ja\nnicht gut,nein\n" * 2, {}, None),
+        ("good film,5\nbad film,1\n", {}, None),
+        ("text,5\nbad film,1\n", {}, None),
+        (",5\nbad film,1\n", {}, None),
+        ("it,good\nbad film,sad\n", {}, None),
+        ("text,pos\nfine,neg\ntext,pos\n", {}, None),
+        ("Go now.\tGeh jetzt.\nRun away.\tLauf weg.\n", {}, None),
+        ("good film,5\nbad film,1\n", {"label_column": "2"}, None),
+        ("one\ntwo\n", {}, None),
     ],
 )
-def test_a_header_is_known_or_said_to_be_guessed(
-    content: str, options: dict[str, Any], names: int, said: str | None, tmp_path: Path
+def test_a_header_is_certain_or_asked(
+    content: str, options: dict[str, Any], names: int | None, tmp_path: Path
 ) -> None:
-    table = table_of(write(tmp_path, {"a.csv": content}) / "a.csv", **options)
-    assert len(table.names) == names
-    notes = "; ".join(table.notes)
-    assert ("--data.header" in notes) == (said is not None)
-    assert (said or "") in notes
+    path = write(tmp_path, {"a.csv": content}) / "a.csv"
+    if names is None:
+        with pytest.raises(DataError, match=r"whether the first line of .* names the columns: say"):
+            table_of(path, **options)
+    else:
+        assert len(table_of(path, **options).names) == names
 
 
 @pytest.mark.parametrize(
@@ -154,7 +157,7 @@ def test_a_header_is_known_or_said_to_be_guessed(
         ),
         ("label,one,two\nx,fine,good\n", {"text_column": "one", "label_column": "two"}),
         ("label,what\ngood,fine\n", {}),
-        ("label,what\nfine,good\n", {"text_column": "label"}),
+        ("label,what\nfine,good\n", {"text_column": "label", "label_column": "what"}),
         ("text,what\ngood,fine\n", {"label_column": "text"}),
         ("3,2\nfine,good\n", {"text_column": "2", "label_column": "3", "header": "yes"}),
     ],
@@ -199,15 +202,26 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
         ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
         (
+            "text,year\na,1999\nb,2001\n",
+            {},
+            "none is called like a label.*--data.label-column NAME",
+        ),
+        ("label,n\na,1999\nb,2001\n", {}, "none is called like a text.*are no sequence"),
+        (
             "x,y,z\na,b,c\n",
             {"header": "yes"},
             r"like a label \(.*\) or a text \(.*\); choose them with --data.label-column NAME and "
             "--data.text-column NAME$",
         ),
         ("x,y,label\na,b,c\n", {}, "none is called like a text.*--data.text-column NAME"),
-        ("a b,1,x y\nc d,2,z w\n", {}, "3 columns and no header.*--data.label-column NUMBER"),
+        (
+            "a b,1,x y\nc d,2,z w\n",
+            {"header": "no"},
+            "3 columns and no header.*--data.label-column NUMBER and --data.text-column NUMBER, f",
+        ),
+        ("x,y\na b,c\n", {"header": "yes"}, "choose them with --data.label-column NAME and"),
         ("text,label\na,b\n", {"text_column": "1", "label_column": "text"}, "both 'text'"),
-        ("one\ntwo\n", {}, "1 column.*takes --task lm --data.text-column 1"),
+        ("one\ntwo\n", {"header": "no"}, "1 column.*takes --task lm --data.text-column 1"),
         ("text,label\nx,y\nz\n", {}, r"line 3 has 1 column between commas, line 1 has 2"),
         ("text,label\nx,y\n\nz,y,w\n", {}, r"line 4 has 3 columns between commas, line 1 has 2"),
         ('text,label\n"x,y\nz,y\n', {}, "line 2: the quotes.*opens a cell must close it"),
@@ -262,14 +276,14 @@ def test_a_chosen_column_of_many_whole_numbers_is_classes(tmp_path: Path, load: 
 
 
 def test_the_first_line_says_what_the_table_holds(tmp_path: Path, load: Load) -> None:
-    content = many(40, lambda n: "pos" if n % 4 else "neg", "") + "alone,odd\n ,neg\n"
-    data = load(write(tmp_path, {"a.csv": content}) / "a.csv", length=8)
+    rows = many(40, lambda n: "pos" if n % 4 else "neg", "text,label\n").replace(",", ";")
+    data = load(write(tmp_path, {"a.csv": rows + "alone;odd\n ;neg\n"}) / "a.csv", length=8)
     assert data.split == (
         "41 texts of 3 classes: pos (30), neg (10), odd (1); always answering 'pos' is right for "
         "75.0% of those held out; a draw of "
         "10% within each class (seed 0): 37 training and 4 validation texts; 1 empty ones left "
-        "out; text from column 1, label from column 2; no line is taken for a header, and "
-        "--data.header yes makes one; 40 of the 41 texts are cut to 8 tokens"
+        "out; text from 'text', label from 'label'; cells are divided by semicolons; "
+        "40 of the 41 texts are cut to 8 tokens"
     )
 
 
@@ -291,7 +305,7 @@ def test_counts_and_the_majority_are_in_the_summary(tmp_path: Path, load: Load) 
             {"train.csv": many(9), "test.csv": many(9).replace("label", "lebal", 1)},
             "no column 'label'",
         ),
-        ({"train.csv": many(9, header=""), "test.csv": "a b,c,d\n"}, "has 3 columns, .* has 2"),
+        ({"train.csv": many(9), "test.csv": many(9, header="")}, "no column 'text'"),
     ],
 )
 def test_tables_of_one_source_are_alike(
@@ -358,11 +372,65 @@ def test_decimal_commas_are_those_of_a_table_without_points(cells, commas) -> No
     assert decimal_commas(cells) is commas
 
 
-def test_a_line_that_says_the_delimiter_is_counted_and_decides(tmp_path: Path) -> None:
-    """Commas divide these lines as evenly."""
-    text = "sep=;\nte,xt;la,bel\na,b;x,y\nc,d;z,w\n"
-    table = table_of(write(tmp_path, {"a.csv": text}) / "a.csv", header="yes")
-    assert table.names == ("te,xt", "la,bel")
-    assert [*table.rows([0, 1])] == [(3, ["a,b", "x,y"]), (4, ["c,d", "z,w"])]
-    with pytest.raises(DataError, match=r"line 5 has 1 column between semicolons, line 2 has 2"):
-        table_of(write(tmp_path, {"a.csv": text + "e\n"}) / "a.csv", header="yes")
+# tables of features, of which no column is a text
+
+N = range(30)
+CITIES = ("Wien", "Graz", "New York")
+HOUSES = [(40 + 7 * n % 90, 1 + n % 5, CITIES[n % 3], 1000 * (n + 3)) for n in N]
+COLUMNS = ("area", "rooms", "city", "price")
+
+
+def houses(header: tuple[str, ...], make: Any) -> Any:
+    """A header, and a row of each house by its number."""
+    return [header, *(make(n, *house) for n, house in enumerate(HOUSES))]
+
+
+FEATURES: dict[str, Any] = {
+    "with a header": [COLUMNS, *HOUSES],
+    "without": HOUSES,
+    "of numbers alone": houses(("area", "price"), lambda _, a, r, c, p: (a, p)),
+    "with decimal commas": houses(COLUMNS, lambda _, a, *rest: (f"{a},5", *rest)),
+    "with a class": houses((*COLUMNS[:3], "class"), lambda n, a, r, c, p: (a, r, c, "ab"[n % 2])),
+}
+
+
+@pytest.mark.parametrize("label", [False, True])
+@pytest.mark.parametrize("name", FEATURES)
+def test_features_are_refused_with_what_does_them_well(
+    name: str, label: bool, tmp_path: Path, load: Load
+) -> None:
+    rows, options = FEATURES[name], {"header": "no" if name == "without" else "yes"}
+    path = write(tmp_path, {"a.csv": delimited(rows, ";")}) / "a.csv"
+    if label:
+        options["label_column"] = str(len(rows[0]))
+    with pytest.raises(ConfigError) as error:
+        load(path, "regress" if label else None, **options)
+    said = str(error.value)
+    columns = "4 columns and no header" if name == "without" else ", ".join(rows[0])
+    assert all(
+        part in said
+        for part in (columns, "are no sequence", "HistGradientBoosting", "x (N, T, C) with y")
+    )
+    assert "--data.text-column" in said
+    assert said.count(". ") == 0
+
+
+TEXTS: dict[str, Any] = {
+    "one column is text": [("id", "said", "stars"), *((n, f"day {n} words", n % 5) for n in N)],
+    "names are text": [("id", "given", "gender"), *((n, f"Name{n}", "fm"[n % 2]) for n in N)],
+    "lists of numbers are text": [("n", "read", "y"), *((n, f"{n} 7 33 8", n % 2) for n in N)],
+    "digits are a text": [("n", "read", "y"), *((n, n + 100, n % 2) for n in N)],
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_text_among_columns_is_the_one_that_is_said(
+    name: str, tmp_path: Path, load: Load
+) -> None:
+    rows = TEXTS[name]
+    path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
+    with pytest.raises(ConfigError, match=r"called like a .*; choose (it|them) with --data\."):
+        load(path)
+    data = load(path, text_column=rows[0][1], label_column=rows[0][2])
+    assert data.tokenizer.decode(data.tokens).startswith(str(rows[1][1]))
+    assert len(data.labels) == len(N)

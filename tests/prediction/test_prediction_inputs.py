@@ -70,7 +70,7 @@ def names(*words: str | Path, **how: Any) -> list[str]:
         (("notes/*.txt",), {}, ["first", "second", "third"]),
         (("t.csv", "semi.csv"), {}, ["a, b", "c\nd", "x"]),
         (("bare.csv",), {"header": "no"}, ["one", "two"]),
-        (("t.tsv",), {"text_column": "1"}, ["a text", "another"]),
+        (("t.tsv",), {"text_column": "1", "header": "no"}, ["a text", "another"]),
         (("t.jsonl",), {}, ["e", "f", ""]),
         (("tokens.npy",), {}, ["tokens.npy 1", "tokens.npy 2"]),
         (("-", "b"), {"stdin": lambda: iter(["one\n", "\n", "a.csv"])}, ["one", "", "a.csv", "b"]),
@@ -92,7 +92,7 @@ def test_rows_of_tables_keep_all_of_their_cells(here: Path) -> None:
         {},
     ]
     unnamed = {"column_1": "a text", "column_2": "1"}
-    assert read("t.tsv", text_column="1")[0] == ("a text", unnamed)
+    assert read("t.tsv", text_column="1", header="no")[0] == ("a text", unnamed)
 
 
 def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:

@@ -1,5 +1,6 @@
 """Labels as classes or as numbers: which labels can be either, and their summary."""
 
+import datetime
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -9,11 +10,10 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
 from everyformer.core.wording import counted, few
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, doubtful, either, is_number, number
+from everyformer.data.headers import FEW, doubtful, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
-from everyformer.data.times import read_times
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes by themselves, at most."""
@@ -23,32 +23,29 @@ SHOWN = 8
 """Classes that are counted by name, at most, and lines that are named."""
 
 
-def refuse_labels(
-    counts: Mapping[str, int], column: str, option: str, where: str, chosen: bool
-) -> None:
-    """Refuse a column of labels that can hardly be classes.
+def refuse_labels(counts: Mapping[str, int], reader: TableReader, spec: str, chosen: bool) -> None:
+    """Refuse a column of labels, with the rows of each, that can hardly be classes.
 
-    Args:
-        counts: rows of each label.
-        column: what messages call the column.
-        option: its name or number, as the option takes it.
-        chosen: True where the option names it.
+    ``chosen``: True where the option names it.
 
     Raises:
         DataError: numbers that are not whole, or many; as good as no value comes again.
     """
     rows, count = sum(counts.values()), len(counts)
+    table, index = reader.first, reader.indices[1]
+    column = table.column(index)
     if all(map(is_number, counts)):
         whole = all(number(label).is_integer() for label in counts)
         if not whole or (count > MOST_NUMBERS and not chosen):
+            option = table.names[index] if table.names else index + 1
             hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
             raise DataError(
-                f"{column} of {where} holds {counted(count, 'different number')}: predict "
+                f"{column} of '{spec}' holds {counted(count, 'different number')}: predict "
                 f"numbers with --task regress, or choose another --data.label-column{hint}"
             )
     if rows >= ENOUGH_ROWS and count > FEW * rows:
         raise DataError(
-            f"{where} has {count:,} different labels in {rows:,} rows, so {column} is probably no "
+            f"'{spec}' has {count:,} different labels in {rows:,} rows, so {column} is probably no "
             "label; choose another with --data.label-column (pairs to translate are --task seq2seq)"
         )
 
@@ -73,18 +70,15 @@ def classes_of(
     Raises:
         DataError: what can hardly be classes, is only one, or has one in the held-out part alone.
     """
-    if reader is not None and not known:
-        counts = dict(zip(codes, np.bincount(labels).tolist(), strict=True))
-        table, index = reader.first, reader.indices[1]
-        option = table.names[index] if table.names else str(index + 1)
-        refuse_labels(counts, table.column(index), option, f"'{spec}'", chosen)
-    names = list(codes)
-    if known:
-        return known_ids(names, known, spec)[labels], [*known]
-    train, rest = ({names[code] for code in np.unique(labels[held_out == part])} for part in (0, 1))
-    classes = class_names(train, rest, spec)
-    ids = {name: index for index, name in enumerate(classes)}
-    return np.array([ids[name] for name in names], dtype=np.int64)[labels], [*classes]
+    names, classes = [*codes], known
+    if not known:
+        if reader is not None:
+            counts = dict(zip(names, np.bincount(labels).tolist(), strict=True))
+            refuse_labels(counts, reader, spec, chosen)
+        parts = (np.unique(labels[held_out == part]) for part in (0, 1))
+        train, rest = ({names[code] for code in part} for part in parts)
+        classes = class_names(train, rest, spec)
+    return known_ids(names, classes, spec)[labels], [*classes]
 
 
 def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarray:
@@ -122,7 +116,11 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
             "regress needs numbers; choose another --data.label-column, or --task classify"
         )
     if (cell := doubtful(labels)) is not None:
-        raise DataError(f"{where} holds '{cell}', which {either(cell)}")
+        raise DataError(
+            f"{where} holds '{cell}', which may be {cell.replace(',', '')} or "
+            f"{cell.replace(',', '.')}; write the numbers of this column without marks of "
+            "thousands, and decimals with a point"
+        )
     return shortened(np.array([[number(text)] for text in labels]))
 
 
@@ -182,25 +180,14 @@ def hold_out(
         f"a draw of {taken:,} of the {len(names):,} values of {column} with all of their rows, "
         f"{held_out.mean():.0%} (seed {config.seed})"
     )
-    return held_out, words + _lacking(labels, classes, held_out, ids.reshape(-1))
-
-
-def _lacking(
-    labels: np.ndarray, classes: Sequence[str], held_out: np.ndarray, ids: np.ndarray
-) -> str:
-    """Of which classes no row is held out, and why; of groups ``ids`` (rows,)."""
-    reasons = {
-        True: "since all of a class that is in one value alone are trained on",
-        False: "since the draw has none of them (a larger --data.validation draws more)",
-    }
-    found: dict[bool, list[str]] = {alone: [] for alone in reasons}
-    for index in np.setdiff1d(np.arange(len(classes)), labels[held_out] if classes else labels):
-        found[len(np.unique(ids[labels == index])) == 1].append(f"'{classes[index]}'")
-    return "".join(
-        f"; no row of the class{'es' * (len(names) > 1)} {few(names, SHOWN)} is held out, {why}"
-        for names, why in ((found[alone], why) for alone, why in reasons.items())
-        if names
-    )
+    held = {*labels[held_out].tolist()} if classes else set()
+    if lacking := [f"'{name}'" for number, name in enumerate(classes) if number not in held]:
+        words += (
+            f"; no row of the class{'es' * (len(lacking) > 1)} {few(lacking, SHOWN)} is held out: "
+            "of one in a single value all are trained on, of others a larger --data.validation "
+            "draws some"
+        )
+    return held_out, words
 
 
 def _latest(
@@ -211,31 +198,48 @@ def _latest(
     Args:
         names: different times. ids: (rows,) which of them each has.
     """
-    column = f"'{config.group_column}'"
-    times = read_times([str(name) for name in names])
-    if isinstance(times, int):
-        raise DataError(
-            f"'{names[times]}' in {column} of '{spec}' is no time like those before it; write all "
-            "in one form, best as 2024-01-31, or choose another column with --data.split time"
-        )
-    if times.mixed is not None:
-        zoned, bare = (f"'{names[row]}'" for row in times.mixed)
-        raise DataError(
-            f"{bare} in {column} of '{spec}' has no zone, but {zoned} has one; write the zone "
-            "behind every time (+01:00), or behind none"
-        )
-    at, first = times.values[ids], times.values.min()
+    column = f"'{config.group_column}' of '{spec}'"
+    at = _times([str(name) for name in names], column)[ids]
+    first = at.min()
     if config.validation < 1:
         cut = np.quantile(at, 1 - config.validation, method="higher")
         first = max(cut, *np.unique(at)[1:2], first)
     held_out = at >= first
     if held_out.all() and config.validation < 1:
         raise DataError(
-            f"all rows of '{spec}' have one time in {column}, so none can be held out; choose "
-            "another column with --data.split time, or --data.split random"
+            f"all rows have one time in {column}, so none can be held out; choose another column "
+            "with --data.split time, or --data.split random"
         )
-    since = times.written(first)
-    return held_out, f"rows from {since} on in {column} are held out, {held_out.mean():.0%}"
+    since = names[ids[np.flatnonzero(at == first)[0]]]
+    name = config.group_column
+    return held_out, f"rows from {since} on in '{name}' are held out, {held_out.mean():.0%}"
+
+
+def _times(cells: Sequence[str], column: str) -> np.ndarray:
+    """(cells,) numbers as they are, or times in ISO form as seconds since 1970.
+
+    Raises:
+        DataError: one is neither, or some have a zone and some have none.
+    """
+    compact = all(len(cell) == 8 and cell.isdecimal() for cell in cells)  # 20240131
+    if not compact and all(is_number(cell) and math.isfinite(number(cell)) for cell in cells):
+        return np.array([number(cell) for cell in cells])
+    times = list[datetime.datetime]()
+    for cell in cells:
+        try:
+            times.append(datetime.datetime.fromisoformat(cell + "-01" * (len(cell) == 7)))
+        except ValueError as error:
+            raise DataError(
+                f"'{cell}' in {column} is no time for certain; write all as 2024-01-31 or "
+                "2024-01-31 17:05, or as numbers, or choose another column with --data.split time"
+            ) from error
+        if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
+            raise DataError(
+                f"'{cells[0]}' and '{cell}' in {column} have a zone and none; write the zone "
+                "behind every time (+01:00), or behind none"
+            )
+    zoned = (time if time.tzinfo else time.replace(tzinfo=datetime.UTC) for time in times)
+    return np.array([time.timestamp() for time in zoned])
 
 
 def refuse_groups(config: DataConfig, why: str) -> None:
@@ -274,9 +278,11 @@ def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, wha
     width, largest = float(np.ptp(numbers)), float(np.abs(numbers).max())
     # as many as tell ends apart that lie close, as far from 0 as they are
     digits = 6 + max(0, math.ceil(math.log10(largest / width)) - 2 if width else 0)
+    several = ("numbers", "mean", "an RMSE")
+    if count > 1:
+        several = (f"{count:,} numbers each", "means", "RMSEs")
     note = (
-        f"{len(numbers):,} {what} with {f'{count:,} ' if count > 1 else ''}numbers"
-        f"{' each' if count > 1 else ''} from {numbers.min():.{digits}g} to "
+        f"{len(numbers):,} {what} with {several[0]} from {numbers.min():.{digits}g} to "
         f"{numbers.max():.{digits}g}"
     )
     if not len(train):
@@ -288,8 +294,8 @@ def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, wha
         for values, n in ((means, digits - 2), (off, 4))
     )
     return (
-        f"{note}; always answering their mean{'s' if count > 1 else ''} {listed} has "
-        f"{'RMSEs' if count > 1 else 'an RMSE'} of {errors} over those held out"
+        f"{note}; always answering their {several[1]} {listed} has {several[2]} of {errors} over "
+        "those held out"
     )
 
 

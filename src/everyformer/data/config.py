@@ -5,7 +5,7 @@ This module imports neither torch nor numpy.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
@@ -15,6 +15,7 @@ from everyformer.data.options import (
     EncodingOptions,
     EpisodeOptions,
     GeneratedOptions,
+    Header,
     LengthOptions,
     MaskOptions,
     PackingOptions,
@@ -23,6 +24,7 @@ from everyformer.data.options import (
     PictureOptions,
     PluginOptions,
     RowOptions,
+    Separator,
     SharedOptions,
     TableOptions,
     TokenOptions,
@@ -72,7 +74,7 @@ class DataConfig(
         """The columns that are chosen, and the header, by the options' names."""
         names = ("text_column", "label_column", "source_column", "target_column", "header")
         grouped = ("group_column",) if self.group_column is not None else ()
-        return {name: getattr(self, name) for name in (*names, *grouped)}
+        return {name: getattr(self, name) for name in (*names, "separator", *grouped)}
 
 
 Groups = tuple[type[DataOptions], ...]
@@ -91,8 +93,10 @@ class TextSource(Options):
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: the one that is
     called like a text)"""
-    header: Literal["auto", "yes", "no"] = "auto"
+    header: Header = "auto"
     """whether the first line of a CSV or TSV names the columns"""
+    separator: Separator = "auto"
+    """what divides the cells of a CSV or TSV"""
 
 
 def named_values(words: Sequence[str], flag: str) -> dict[str, Any]:

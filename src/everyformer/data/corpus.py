@@ -53,7 +53,7 @@ class Documents(ABC):
     @property
     @abstractmethod
     def notes(self) -> str:
-        """Remarks on what else was read and guessed, each with a semicolon before it."""
+        """Remarks on what else was read, each with a semicolon before it."""
 
     @abstractmethod
     def parts(self) -> Iterator[tuple[bool, bytes]]:
@@ -177,7 +177,7 @@ class TextTables:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Remarks on what has been read and guessed so far, half a sentence each."""
+        """Remarks on what is read, half a sentence each."""
         plain = (
             "the table is read as plain text, delimiters and all (one column: --data.text-column)"
         )
@@ -190,14 +190,14 @@ class TextTables:
             DataError: a cell is no text, or holds the character that ends a document.
         """
         assert self.reader is not None
-        for table, (column,), number, (cell,) in self.reader.rows(entry):
-            text = table.text(number, column, cell)
+        for row in self.reader.rows(entry):
+            text = row.text(0)
             if SEPARATOR in text:
                 raise DataError(
-                    f"{table.at(number)}: the text has the character U+0000, which marks the end "
+                    f"{row.at}: the text has the character U+0000, which marks the end "
                     "of a document here; remove it"
                 )
-            yield number, text
+            yield row.number, text
 
 
 def raw_files(source: Source, config: DataConfig) -> list[Path]:
@@ -227,7 +227,7 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     try:
         for chunk in _in_chunks(text_lines(source, entry, "")) if recoded else source.chunks(entry):
             if not raw and b"\0" in chunk:
-                if not recoded and source.encoding_of(entry, guess=False)[0] != UTF8:
+                if not recoded and source.encoding_of(entry)[0] != UTF8:
                     raise DataError(
                         f"{where} is UTF-16 by its mark, but plain text keeps its bytes for the "
                         "tokenizer bytes; say --data.encoding utf-16, or take another "
@@ -255,7 +255,7 @@ def _recoded(source: Source, entry: Entry, utf8: bool) -> bool:
     """Whether a file of text comes in other bytes than its own."""
     if entry.suffix == RAW:
         return False
-    marked = utf8 and source.encoding_of(entry, guess=False)[0] != UTF8
+    marked = utf8 and source.encoding_of(entry)[0] != UTF8
     return marked or source.encoding is not None
 
 

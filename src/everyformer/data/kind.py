@@ -54,12 +54,7 @@ from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
-from everyformer.data.tables import (
-    holds_few,
-    labelled_columns,
-    names_labels,
-    open_table,
-)
+from everyformer.data.tables import names_labels, open_table
 from everyformer.data.tokenizers.base import Tokenizer
 
 OF_PAIRS = ("source_column", "target_column")
@@ -249,7 +244,7 @@ class TextFiles(Kind):
         if not endings <= TABLES:
             refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
         if not endings & DELIMITED:
-            refuse(self.config, ("header",), data, ", whose columns have names")
+            refuse(self.config, ("header", "separator"), data, ", whose columns have names")
         if endings <= PARQUET:
             refuse(self.config, ("encoding",), data, ", which tells its own")
         super().check()
@@ -315,18 +310,14 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
 
 
 def _holds_labels(table: Table, config: DataConfig) -> bool:
-    """True where a table shows labels by its names and values.
+    """True where a table shows labels by its names.
 
     A CSV that shows none is taken to have some, so that the user is asked for their column, unless
     its text column is chosen or it has no other.
     """
-    if names_labels(table):
-        return True
-    if table.width == 2 and table.sample:
-        _, label = labelled_columns(table, config)
-        if holds_few(table, label):
-            return True
-    return table.marked_up and table.width > 1 and config.text_column is None
+    return names_labels(table) or (
+        table.marked_up and table.width > 1 and config.text_column is None
+    )
 
 
 def _holds_class_folders(source: Source) -> bool:

@@ -100,7 +100,7 @@ class LabelledTexts:
 
     @property
     def notes(self) -> Sequence[str]:
-        """Remarks on what was read and guessed, half a sentence each."""
+        """Remarks on what is read, half a sentence each."""
         return () if self.table is None else self.table.notes
 
     def read(self) -> Iterator[tuple[bool, str, str, str]]:
@@ -129,15 +129,13 @@ class LabelledTexts:
             text = raw.decode("utf-8", "strict" if self.utf8 else "surrogateescape")
             yield text, entry.parts[0], ""
             return
-        for table, (first, second, *group), number, cells in self.table.rows(entry):
-            text = table.text(number, first, cells[0])
-            label = table.label(number, second, cells[1])
+        for row in self.table.rows(entry):
+            text, label = row.text(0), row.label(1)
             if text.strip() and not label:
                 self.unlabelled += 1
                 if len(self._lines) < SHOWN:
-                    several = len(self.source.entries) > 1
-                    self._lines.append(table.at(number) if several else f"{table.unit} {number}")
-            yield text, label, table.group(number, group[0], cells[-1]) if group else ""
+                    self._lines.append(row.at if len(self.source.entries) > 1 else row.line)
+            yield text, label, row.group(2)
 
 
 class LabelledText(TextFiles):

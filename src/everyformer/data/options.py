@@ -12,6 +12,9 @@ from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, nearest
 from everyformer.data.tokenizers.names import tokenizer_parts
 
+Header = Literal["auto", "yes", "no"]
+Separator = Literal["auto", "comma", "tab", "semicolon", "bar"]
+
 SPLITS = ("random", "group", "time")
 """Ways in which rows are held out."""
 
@@ -116,7 +119,7 @@ class TableOptions(DataOptions):
 
     text_column: str | None = None
     """Tables: the column with the text, by its name or its number from 1. Unset: the one that is
-    called like a text (text, sentence, review ...), or of two columns the one that is no label."""
+    called like a text (text, sentence, review ...), or of two columns the one beside the label."""
     label_column: str | None = None
     """Tables: the column with the class or the number, likewise (label, class, category ...). Also
     of a table beside pictures (metadata.csv, or the only one), which names each row's picture."""
@@ -124,9 +127,12 @@ class TableOptions(DataOptions):
     """Tables of pairs: the column that is translated, likewise (source, or as in languages)."""
     target_column: str | None = None
     """Tables of pairs: the column with the translation, likewise (target, or as in languages)."""
-    header: Literal["auto", "yes", "no"] = "auto"
-    """True if the first line of a CSV or TSV names the columns; auto knows it by the names, or
-    guesses and says so."""
+    header: Header = "auto"
+    """Whether the first line of a CSV or TSV names the columns. auto: it does where it has known
+    names, the columns that options name, or words above numbers; else it is asked."""
+    separator: Separator = "auto"
+    """What divides the cells of a CSV or TSV. auto: tabs in a .tsv, or what alone divides the first
+    line; else it is asked."""
     unlabelled: Literal["refuse", "skip", "predict"] = "refuse"
     """Tables: rows whose label is empty are refused, or left out; predict leaves them out too, and
     when the training has ended writes them with their answers into the run's predictions.csv."""
@@ -140,8 +146,7 @@ class EncodingOptions(DataOptions):
 
     encoding: str | None = None
     """Encoding of the text (utf-8, utf-16, windows-1252, shift-jis ...). Unset: UTF-8, or
-    UTF-16 by its mark; tables that are neither are windows-1252, which is said, and plain text
-    keeps its bytes as they are for the tokenizer bytes."""
+    UTF-16 by its mark; plain text keeps its bytes as they are for the tokenizer bytes."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ their names, in the direction of a finished run if there is one.
 
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
-from everyformer.data.headers import FEW, FIELDS, LANGUAGES, TEXTS, is_number, two_languages
+from everyformer.data.headers import FEW, FIELDS, LANGUAGES, TEXTS, are_numbers, two_languages
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import Table
 from everyformer.data.tables import ENOUGH_ROWS, Role, TableReader, names_labels, open_table
@@ -54,14 +54,18 @@ def holds_two_texts(table: Table) -> bool:
     """True where both of two columns are texts, of many words and hardly any twice."""
     if table.width != 2 or names_labels(table) or not table.sample:
         return False
-    for cells in zip(*table.sample, strict=True):
-        filled = [cell.strip() for cell in cells if cell.strip()]
-        words = sum(len(cell.split()) for cell in filled)
-        if len(set(filled)) <= FEW * len(filled) or all(map(is_number, filled)):
-            return False
-        if words < 2 * len(filled) and len(filled) < ENOUGH_ROWS:
-            return False
-    return True
+    columns = [
+        [cell.strip() for cell in cells if cell.strip()]
+        for cells in zip(*table.sample, strict=True)
+    ]
+    return all(
+        len(set(cells)) > FEW * len(cells)
+        and not are_numbers(cells)
+        and (
+            len(cells) >= ENOUGH_ROWS or sum(len(cell.split()) for cell in cells) >= 2 * len(cells)
+        )
+        for cells in columns
+    )
 
 
 def _sides(

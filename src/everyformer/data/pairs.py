@@ -150,10 +150,9 @@ class SentencePairs:
             yield source, target, f"{where[0]}, line {number}", f"{where[1]}, line {number}"
 
     def _of_table(self, reader: TableReader, entry: Entry) -> Iterator[Pair]:
-        for table, (first, second), number, (source, target) in reader.rows(entry):
-            at, other = (f"{table.at(number)}, {table.column(c)}" for c in (first, second))
-            source = table.text(number, first, source)
-            yield source, table.text(number, second, target), at, other
+        for row in reader.rows(entry):
+            at, other = (f"{row.at}, {row.column(side)}" for side in (0, 1))
+            yield row.text(0), row.text(1), at, other
 
 
 def _lines(source: Source, entry: Entry) -> Iterator[str]:

@@ -1,6 +1,5 @@
 """Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
@@ -19,6 +18,7 @@ from everyformer.data.classes import (
 )
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FILES
+from everyformer.data.kind import refuse
 from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES, Table
@@ -49,28 +49,24 @@ class LabelledPictures:
     """(pictures,) of each picture, where pictures are split by groups"""
 
 
-class PictureNames:
-    """The pictures of a source by what tables call them."""
+class PictureNames(dict[str, list[str]]):
+    """The names of pictures by the ends of their paths, with the file's ending and without."""
 
     def __init__(self, pictures: Sequence[Entry]) -> None:
-        self.whole = {entry.name: entry for entry in pictures}
-        self.ends: dict[str, list[Entry]] = defaultdict(list)
-        """by the last parts of a path, with the file's ending and without"""
+        super().__init__()
+        self.whole = {entry.name for entry in pictures}
         for entry in pictures:
             path = PurePosixPath(entry.name)
-            for form in (path, path.with_suffix("")):
-                for first in range(len(form.parts)):
-                    self.ends["/".join(form.parts[first:])].append(entry)
+            for parts in (path.parts, path.with_suffix("").parts):
+                for first in range(len(parts)):
+                    self.setdefault("/".join(parts[first:]), []).append(entry.name)
 
-    def find(self, cell: str, table: Entry) -> list[Entry]:
-        """The pictures that a cell may mean: by their path from the table, else in the source,
-        else by the end of their path."""
+    def find(self, cell: str, table: Entry) -> list[str]:
+        """Those that a cell may mean: by the path from the table, else in the source, else by the
+        end of the path."""
         name = str(PurePosixPath(cell.strip().replace("\\", "/")))
         near = str(PurePosixPath(table.name).parent / name)
-        for path in (near, name):
-            if path in self.whole:
-                return [self.whole[path]]
-        return self.ends.get(name, [])
+        return next(([path] for path in (near, name) if path in self.whole), self.get(name, []))
 
 
 def tables_among(source: Source) -> list[Entry]:
@@ -132,10 +128,7 @@ def labelled_pictures(
     if needed and by_table and tables:
         return _by_table(source, config, pictures, task, known)
     refuse_groups(config, f"no table is read of '{source.spec}'")
-    if config.header != "auto":
-        raise ConfigError(
-            f"--data.header has no meaning for '{source.spec}', of which no table is read"
-        )
+    refuse(config, ("header", "separator"), f"'{source.spec}'", ", of which no table is read")
     notes: list[str] = []
     if needed:
         layout, loose = class_entries(source, layout)
@@ -270,24 +263,23 @@ def _table_labels(
     lost: list[str] = []
     spec = f"'{reader.source.spec}'"
     for entry in tables:
-        for table, (first, second, *group), number, cells in reader.rows(entry):
-            place = table.at(number) if len(tables) > 1 else f"{table.unit} {number}"
-            cell = table.label(number, first, cells[0])
+        for row in reader.rows(entry):
+            place = row.at if len(tables) > 1 else row.line
+            cell = row.label(0)
             pictures = names.find(cell, entry) if cell else []
             if not pictures:
                 lost.append(f"'{cell}' ({place})")
                 continue
             if len(pictures) > 1:
-                several = ", ".join(entry.name for entry in pictures[:SHOWN])
+                several = ", ".join(pictures[:SHOWN])
                 raise DataError(f"{place}: '{cell}' may be {several}; write the path")
-            name = pictures[0].name
+            [name] = pictures
             if name in labels:
                 raise DataError(
                     f"{place} names the picture '{name}' again, which {lines[name]} has named "
                     "before; leave one of the rows"
                 )
-            labels[name], lines[name] = table.label(number, second, cells[1]), place
-            groups[name] = table.group(number, group[0], cells[-1]) if group else ""
+            labels[name], lines[name], groups[name] = row.label(1), place, row.group(2)
     if lost:
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(

@@ -7,13 +7,6 @@ import numpy as np
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.batch import WHOLE, Portion
 
-LISTED = 1 << 20
-"""Rows up to which an epoch's order is a list, drawn evenly among all orders; above it would take
-memory, and `Shuffle` is as good as that."""
-ROUNDS = 8
-MIXING = np.array([0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53], np.uint64)
-"""odd factors of a hash by A. Appleby (public domain)"""
-
 
 def spread(count: int, limit: int | None) -> np.ndarray:
     """Indices of all ``count`` sequences, or of ``limit`` of them at equal distances."""
@@ -38,55 +31,9 @@ def epoch_rows(
     picked = np.empty(len(positions), dtype=np.int64)
     for epoch in np.unique(epochs):
         inside = epochs == epoch
-        places, key = positions[inside] % len(rows), (seed, int(epoch))
-        if len(rows) <= LISTED:
-            picked[inside] = rows[_shuffle(len(rows), *key)[places]]
-        else:
-            picked[inside] = rows[Shuffle(len(rows), key).at(places)]
+        order = _shuffle(len(rows), seed, int(epoch))
+        picked[inside] = rows[order[positions[inside] % len(rows)]]
     return picked
-
-
-class Shuffle:
-    """A permutation of 0 .. count - 1 that is computed where it is asked for, and kept nowhere.
-
-    A Feistel network of 2 b bits, the fewest that hold ``count``: with halves (l, r),
-
-        (l, r) <- (r, l xor f_i(r))    for each round i
-
-    is a bijection whatever f is. What leaves 0 .. count - 1 goes through it again until it is back
-    ("cycle walking": fewer than 4 times in the mean), which is a bijection of the rest.
-
-    Source: Luby & Rackoff 1988, doi:10.1137/0217022; Black & Rogaway 2002, CT-RSA, 3.
-
-    Args:
-        key: numbers that the permutation follows from.
-    """
-
-    def __init__(self, count: int, key: tuple[int, ...]) -> None:
-        self._count = count
-        bits = max(1, -(-(count - 1).bit_length() // 2))
-        self._bits, self._low = np.uint64(bits), np.uint64((1 << bits) - 1)
-        self._keys = np.random.SeedSequence(key).generate_state(ROUNDS, np.uint64)
-
-    def at(self, places: np.ndarray) -> np.ndarray:
-        """(...) int64, what lies at these places (...) of the shuffled row."""
-        found = self._passed(places.astype(np.uint64))
-        while (outside := found >= self._count).any():
-            found[outside] = self._passed(found[outside])
-        return found.astype(np.int64)
-
-    def _passed(self, x: np.ndarray) -> np.ndarray:
-        left, right = x >> self._bits, x & self._low
-        for key in self._keys:
-            left, right = right, left ^ (_mixed(right ^ key) & self._low)
-        return left << self._bits | right
-
-
-def _mixed(x: np.ndarray) -> np.ndarray:
-    """64 bits of which every one follows from every one of ``x`` (uint64), as in MurmurHash3."""
-    for factor in MIXING:
-        x = (x ^ x >> np.uint64(33)) * factor
-    return x ^ x >> np.uint64(33)
 
 
 class Draws:
@@ -107,7 +54,7 @@ class Draws:
         return result
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=2)
 def _shuffle(count: int, seed: int, epoch: int) -> np.ndarray:
     return np.random.default_rng((seed, epoch)).permutation(count)
 

@@ -28,10 +28,8 @@ from everyformer.data.encodings import (
     LONGEST_MARK,
     MARK,
     MARKS,
-    UTF8,
     check_encoding,
-    guessed_encoding,
-    said_encoding,
+    encoding_of,
 )
 from everyformer.system.files import expanded
 
@@ -78,8 +76,6 @@ class Source:
     archive: zipfile.ZipFile | None = None
     encoding: str | None = None
     """Of text, where it is said."""
-    guessed: dict[str, str] = field(default_factory=dict)
-    """Entry's name -> encoding, of the tables that have been read and nobody said it of."""
     _sizes: dict[str, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Source:
@@ -110,41 +106,12 @@ class Source:
             rows.append((name, str(path.absolute()), status.st_size, status.st_mtime_ns))
         return digest(rows, *filter(None, (self.encoding,)))
 
-    def encoding_of(self, entry: Entry, guess: bool = True) -> tuple[str, bool]:
-        """The encoding of a text, and whether it begins with a byte-order mark.
-
-        It is the one that is said, else that of the mark or UTF-8, or with ``guess`` what all bytes
-        show.
-
-        Raises:
-            DataError: they show two encodings, or no text.
-        """
+    def encoding_of(self, entry: Entry) -> tuple[str, bool]:
+        """The encoding of a text, and whether it begins with a byte-order mark."""
         with reading(self.where(entry)), self.stream(entry) as stream:
             beginning = stream.read(LONGEST_MARK)
-        if self.encoding is not None:
-            found = said_encoding(self.encoding, beginning)
-        elif not guess:
-            found = next((n for n, mark in MARKS.items() if beginning.startswith(mark)), UTF8)
-        else:
-            if entry.name not in self.guessed:
-                where = self.where(entry)
-                with reading(where), self.stream(entry) as stream:
-                    self.guessed[entry.name] = guessed_encoding(stream, where)
-            found = self.guessed[entry.name]
-        mark = MARKS.get(found)
-        return found, mark is not None and beginning.startswith(mark)
-
-    @property
-    def readings(self) -> tuple[str, ...]:
-        """Encodings that were guessed, half a sentence each; none of UTF-8."""
-        counts = Counter(self.guessed.values())
-        several = len(self.guessed) > 1
-        return tuple(
-            f"{f'{count:,} of {len(self.guessed):,} tables ' if several else ''}read as {name}"
-            + (", by the mark" if name in MARKS else " (guessed; --data.encoding says another)")
-            for name, count in counts.items()
-            if name != UTF8
-        )
+        found = encoding_of(beginning, self.encoding)
+        return found, found in MARKS and beginning.startswith(MARKS[found])
 
     def where(self, entry: Entry) -> str:
         """The name of an entry in messages."""
@@ -204,20 +171,16 @@ def reading(where: str) -> Iterator[None]:
         raise DataError(f"{where} cannot be read: {error.strerror or error}") from error
 
 
-def text_lines(
-    source: Source, entry: Entry, newline: str | None = None, guess: bool = False
-) -> Iterator[str]:
+def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iterator[str]:
     """The lines of a text, with their ends; a byte-order mark is passed over.
 
-    Args:
-        newline: as in `open`: which line ends count, and whether they stay as they are.
-        guess: whether another encoding than UTF-8 is guessed where no mark and nobody says one.
+    ``newline`` is as in `open`: which line ends count, and whether they stay as they are.
 
     Raises:
         DataError: it is in another encoding, with the line where that shows.
     """
     where = source.where(entry)
-    encoding, _ = source.encoding_of(entry, guess)
+    encoding, _ = source.encoding_of(entry)
 
     def opened(errors: str) -> io.TextIOWrapper:
         return io.TextIOWrapper(source.stream(entry), encoding, errors, newline)
@@ -232,8 +195,9 @@ def text_lines(
         with opened("replace") as lines:
             number = next((n for n, line in enumerate(lines, start=1) if "\ufffd" in line), 1)
         raise DataError(
-            f"{where}, line {number} is not {encoding.upper()} text ({error.reason}); convert it "
-            "(iconv -f LATIN1 -t UTF-8, or from what it is), or say another --data.encoding"
+            f"{where}, line {number} is not {encoding.upper()} text ({error.reason}); say what it "
+            "is with --data.encoding (windows-1252, latin-1 ...), or convert it (iconv -f LATIN1 "
+            "-t UTF-8)"
         ) from error
 
 

@@ -21,12 +21,14 @@ from everyformer.core.wording import counted
 from everyformer.data.arrays import SUFFIXES as ARRAYS
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig
+from everyformer.data.delimited import DelimitedTable
 from everyformer.data.headers import decimal_commas
 from everyformer.data.images import SUFFIXES as PICTURES
 from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.options import Header, Separator
 from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
-from everyformer.data.table import TABLES, DelimitedTable, JsonTable, Table
+from everyformer.data.table import TABLES, Cells, JsonTable, Table
 from everyformer.data.tables import TableReader, labelled_reader, text_reader
 from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded, is_address
@@ -60,10 +62,12 @@ class Reading:
     """a file of text is one text, not one a line"""
     text_column: str | None = None
     """of tables, by name or number from 1 (default: the obvious one)"""
-    header: Literal["auto", "yes", "no"] = "auto"
+    header: Header = "auto"
+    """of CSV and TSV"""
+    separator: Separator = "auto"
     """of CSV and TSV"""
     encoding: str | None = None
-    """of text and tables (default: tables guess, other text is UTF-8)"""
+    """of text and tables (default: UTF-8)"""
     stdin: Callable[[], Iterator[str]] = lambda: iter(())
     """the lines that ``-`` stands for"""
 
@@ -76,7 +80,7 @@ class Inputs:
     tables: bool
     """whether they are rows of tables, whose columns are kept"""
     remarks: list[str] = field(default_factory=list)
-    """what was found and guessed"""
+    """what was found"""
     resized: int = 0
     """pictures of another size than the model reads"""
     form: CsvForm = field(default_factory=CsvForm)
@@ -232,7 +236,10 @@ def _texts(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) ->
 def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -> Iterator[Row]:
     with open_source(str(word), how.encoding) as source:
         entries = without_notes(source.entries)
-        config = DataConfig(source=str(word), text_column=how.text_column, header=how.header)
+        config = DataConfig(
+            source=str(word), text_column=how.text_column, header=how.header,
+            separator=how.separator,
+        )  # fmt: skip
         result = _text_column(source, config, entries[0], reader)
         yield from _whole_rows(result, entries, inputs)
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
@@ -249,7 +256,8 @@ def unlabelled_inputs(config: DataConfig) -> Inputs:
             table, index = columns.first, columns.indices[1]
             name = _unique(table)[index]
             for row in _whole_rows(columns, entries, inputs):
-                if row.shown.strip() and not table.label(0, index, dict(row.cells).get(name)):
+                cell = dict(row.cells).get(name)
+                if row.shown.strip() and not Cells(table, 0, (index,), (cell,)).label(0):
                     yield row
 
     inputs.rows = rows()
@@ -293,13 +301,13 @@ def _rows_of(reader: TableReader, entry: Entry) -> Iterator[Row]:
         same = first if entry.name == first.entry.name else JsonTable(reader.source, entry)
         text = first.names[reader.indices[0]]
         for number, fields in same.objects():
-            value = first.text(number, reader.indices[0], fields.get(text))
+            value = Cells(first, number, reader.indices, (fields.get(text),)).text(0)
             yield Row(value, value, tuple(fields.items()))
         return
     names = _unique(first)
-    for table, indices, number, cells in reader.rows(entry):
-        value = table.text(number, indices[0], cells[0])
-        by_index = dict(zip(reader.indices, cells, strict=True))
+    for row in reader.rows(entry):
+        value = row.text(0)
+        by_index = dict(zip(reader.indices, row.values, strict=True))
         yield Row(value, value, tuple((name, by_index[i]) for i, name in enumerate(names)))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from everyformer.data.options import Header, Separator
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.base import Model
 from everyformer.prediction.inputs import Reading, array_inputs
@@ -25,6 +26,8 @@ def predict(
     text: bool = False,
     whole: bool = False,
     text_column: str | None = None,
+    header: Header = "auto",
+    separator: Separator = "auto",
     encoding: str | None = None,
 ) -> list[Prediction]:
     """Predictions of a trained model for each row of ``inputs``, in their order.
@@ -48,7 +51,8 @@ def predict(
         text: all strings are sentences, whatever they look like.
         whole: a file of text is one text, not one a line.
         text_column: of tables, by name or number from 1 (default: the obvious one).
-        encoding: of texts and tables (default: guessed of tables, UTF-8 of others).
+        header, separator: of CSV and TSV, as --data.header and --data.separator.
+        encoding: of texts and tables (default: UTF-8, or UTF-16 by its mark).
 
     Returns:
         One `Prediction` a row: ``label``, ``probability`` and ``top`` of classifiers, ``value`` of
@@ -68,6 +72,6 @@ def predict(
         result = array_inputs(inputs, reader)
     else:
         words = [inputs] if isinstance(inputs, str | Path) else list(inputs)
-        how = Reading(text=text, whole=whole, text_column=text_column, encoding=encoding)
+        how = Reading(text, whole, text_column, header, separator, encoding)
         result = reader.open(words, how)
     return [one for _, one in reader.predict(result.rows, top=top, batch=batch)]

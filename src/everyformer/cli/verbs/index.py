@@ -83,7 +83,11 @@ def run(options: IndexOptions) -> int:
             options.data.source,
             options.out,
             how,
-            tables=DataConfig(text_column=options.data.text_column, header=options.data.header),
+            tables=DataConfig(
+                text_column=options.data.text_column,
+                header=options.data.header,
+                separator=options.data.separator,
+            ),
             run=str(trained.path),
             resume=options.resume,
             say=say,

@@ -16,6 +16,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted
+from everyformer.data.options import Header, Separator
 from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:
@@ -36,11 +37,12 @@ class TableOptions(Options):
     text_column: str | None = None
     """tables: the column with the text, by its name or its number from 1 (default: as in training,
     or the one that is called like a text)"""
-    header: Literal["auto", "yes", "no"] = "auto"
+    header: Header = "auto"
     """whether the first line of a CSV or TSV names the columns"""
+    separator: Separator = "auto"
+    """what divides the cells of a CSV or TSV"""
     encoding: str | None = None
-    """of text and tables, windows-1252 for one (default: tables are guessed, other text is
-    UTF-8)"""
+    """of text and tables, windows-1252 for one (default: UTF-8, or UTF-16 by its mark)"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,7 +125,8 @@ def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[I
             raise ConfigError("--sequences is for held-out rows: leave it out, or the inputs")
         how = Reading(
             text=options.as_text, whole=options.whole, text_column=options.data.text_column,
-            header=options.data.header, encoding=options.data.encoding, stdin=_stdin_lines,
+            header=options.data.header, separator=options.data.separator,
+            encoding=options.data.encoding, stdin=_stdin_lines,
         )  # fmt: skip
         return reader.open(options.inputs, how), False
     dataset = trained.own_dataset("give texts, files, pictures or - after it")
