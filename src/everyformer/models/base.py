@@ -25,7 +25,7 @@ from everyformer.models.summaries import Summaries, Summarised, TextParts
 
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""
-TOKEN_MEANS = ("commitment", "codebook", "ponder", "span")
+TOKEN_MEANS = ("commitment", "ponder", "span")
 """losses of layers that are means over the tokens that they read"""
 
 
