@@ -116,12 +116,6 @@ class Mask:
         """The same mask less the named parts (their work has been done elsewhere)."""
         return replace(self, **dict.fromkeys(names))
 
-    def by_runs(self) -> Mask:
-        """The same mask with documents counted by `runs_of`, so that equal ids are equal runs."""
-        if self.documents is None:
-            return self
-        return replace(self, documents=runs_of(self.documents, self.keep))
-
 
 def _described(part: Tensor) -> str:
     return f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"

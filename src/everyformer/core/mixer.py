@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, NamedTuple, final
 
 import torch
@@ -190,11 +190,6 @@ class Mixer(nn.Module):
     ) -> Tensor:
         """The same module by its literal equation: slow, any dtype, the definition."""
         raise NotImplementedError
-
-    @classmethod
-    def feeds(cls, options: Mapping[str, Any]) -> bool:
-        """`with_feedforward` of one that is built with these options."""
-        return cls.with_feedforward
 
     @classmethod
     def check_layer(cls, options: Any, width: int, gene: str) -> None:

@@ -24,7 +24,7 @@ from everyformer.models.summaries import Summaries, Summarised, TextParts
 
 UNIT_GAIN = 0.2
 """of tensor2tensor's image models"""
-TOKEN_MEANS = ("commitment", "codebook", "ponder", "span")
+TOKEN_MEANS = ("commitment", "ponder", "span")
 """losses of layers that are means over the tokens that they read"""
 
 
@@ -141,7 +141,7 @@ class Model(nn.Module):
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
         """Over how many tokens or targets of these rows each of its further losses is a mean.
 
-        0 says that a loss is a sum. Those that are not named are means over rows.
+        Those that are not named are means over rows.
         """
         counts: dict[str, float] = {}
         if self.config.image is None:
@@ -149,8 +149,6 @@ class Model(nn.Module):
             real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
             real += len(inputs) * (self.config.pooling == "class")
             counts = dict.fromkeys(TOKEN_MEANS, float(real))
-        if self.config.genes["memory"].get("reconstruction_norm") == "sum":
-            counts["compression"] = 0
         return counts
 
     def enable_checkpointing(self, on: bool = True) -> None:

@@ -256,7 +256,7 @@ class Draft:
 
 def require_feedforward(mixer: Choice, option: str) -> None:
     """Refuse an option of feed-forwards beside a mixer whose layers have none."""
-    if MIXERS.get(str(mixer.name)).feeds(mixer.plain()):
+    if MIXERS.get(str(mixer.name)).with_feedforward:
         return
     own = (f.name for f in dataclasses.fields(MIXER.options(mixer.name)))
     raise GeneError(

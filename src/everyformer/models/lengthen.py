@@ -146,5 +146,3 @@ def _check(config: ModelConfig, into: str) -> None:
             f"position '{position.name}' cannot be made longer by repetition; those that can: "
             f"{', '.join((*TABLES, *FREE))}"
         )
-    if position.get("align") == "end":
-        raise UnsupportedError("a table that counts from its end has no rows to go on from")

@@ -3,7 +3,7 @@
     (W v)_i = sum_j c_(i-j) v_j
 
 A filter (heads, taps) holds c_0 .. c_(taps-1) when causal, (heads, 2 taps - 1) holds
-c_-(taps-1) .. c_(taps-1) when not; offsets beyond the taps weigh nothing.
+c_-(taps-1) .. c_(taps-1) when not, for up to so many tokens.
 """
 
 import torch
@@ -18,11 +18,8 @@ def toeplitz_matrix(filters: Tensor, length: int, *, causal: bool) -> Tensor:
     """The matrices (heads, length, length) that the filters stand for."""
     taps = filters.shape[-1] if causal else (filters.shape[-1] + 1) // 2
     full = F.pad(filters, (taps - 1, 0)) if causal else filters
-    extra = max(length - taps, 0)
-    full = F.pad(full, (extra, extra))
-    centre = taps - 1 + extra
     at = torch.arange(length, device=filters.device)
-    return full[:, centre + at[:, None] - at[None, :]]
+    return full[:, taps - 1 + at[:, None] - at[None, :]]
 
 
 def toeplitz_mix(v: Tensor, filters: Tensor, *, causal: bool) -> Tensor:

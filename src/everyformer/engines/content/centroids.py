@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from everyformer.engines.ranges import HALF, full_precision, widened
 from everyformer.system.fingerprint import fingerprint, unchanged
 
-Update = Literal["ema", "gradient", "none"]
+Update = Literal["ema", "none"]
 
 
 class Centroids(nn.Module):
@@ -36,8 +36,8 @@ class Centroids(nn.Module):
 
     Args:
         heads, clusters, size: H, K, D.
-        update: "ema" as above; "gradient" makes mu a parameter (`codebook_loss` moves it); "none"
-            leaves it as drawn, which makes of routing a hash by random projections.
+        update: "ema" as above; "none" leaves mu as drawn, which makes of routing a hash by random
+            projections.
         decay: l. eps: of the smoothing.
     """
 
@@ -54,10 +54,7 @@ class Centroids(nn.Module):
         super().__init__()
         self.update, self.decay, self.eps = update, decay, eps
         drawn = F.layer_norm(torch.randn(heads, clusters, size), (size,))
-        if update == "gradient":
-            self.means = nn.Parameter(drawn)
-        else:
-            self.register_buffer("means", drawn)
+        self.register_buffer("means", drawn)
         if update == "ema":
             self.register_buffer("sums", drawn.clone())
             self.register_buffer("counts", torch.ones(heads, clusters))
@@ -80,7 +77,7 @@ class Centroids(nn.Module):
 
     def _in_steps(self, like: Tensor) -> Tensor:
         """mu (H, K, D) in steps of the grid, a power of two for each head; remembered on a CPU."""
-        means = self.means.detach()
+        means = self.means
         asking = means.device.type == "cpu" and not torch.compiler.is_compiling()
         if asking and self._scaled.dtype == like.dtype and unchanged(self._as_scaled, means):
             return self._scaled
@@ -94,11 +91,12 @@ class Centroids(nn.Module):
 
     def commitment(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
         """Mean over channels of (x - mu_a)^2, mu held fixed: what draws vectors to centroids."""
-        return self._distance(x, self._chosen(labels).detach(), real)
-
-    def codebook_loss(self, x: Tensor, labels: Tensor, real: Tensor | None) -> Tensor:
-        """The loss that draws centroids to vectors: `commitment` with x held fixed."""
-        return self._distance(x.detach(), self._chosen(labels), real)
+        heads = torch.arange(self.means.shape[0], device=labels.device)[:, None]
+        apart = (widened(x) - self.means[heads, labels].to(widened(x))).square().mean(-1)
+        if real is None:
+            return apart.mean()
+        seen = real[:, None].to(apart)
+        return (apart * seen).sum() / (seen.sum() * x.shape[1]).clamp(min=1)
 
     @torch.compiler.disable
     def count(self, y: Tensor, x: Tensor, labels: Tensor, real: Tensor | None) -> None:
@@ -155,18 +153,6 @@ class Centroids(nn.Module):
         total = self.counts.sum(-1, keepdim=True)
         share = (self.counts + self.eps) / (total + self.counts.shape[-1] * self.eps)
         return share * total
-
-    def _chosen(self, labels: Tensor) -> Tensor:
-        """mu_a (B, H, L, D)."""
-        heads = torch.arange(self.means.shape[0], device=labels.device)[:, None]
-        return self.means[heads, labels]
-
-    def _distance(self, x: Tensor, chosen: Tensor, real: Tensor | None) -> Tensor:
-        apart = (widened(x) - chosen.to(widened(x))).square().mean(-1)
-        if real is None:
-            return apart.mean()
-        seen = real[:, None].to(apart)
-        return (apart * seen).sum() / (seen.sum() * x.shape[1]).clamp(min=1)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         stored: dict[str, Any] = dict(self.named_buffers())

@@ -37,8 +37,6 @@ class ChunkPattern:
     """whether the first chunk of the list is the last one's neighbour, and rounds are neighbours"""
     once: bool = False
     """whether keys count once however often they are seen"""
-    within: bool = False
-    """whether keys of other buckets are hidden"""
 
     @property
     def width(self) -> int:
@@ -74,27 +72,16 @@ class ChunkList(NamedTuple):
     """(F, 1) int64: chunks in the list of the row, repeated ones not counted"""
     copies: Tensor
     """(2, n) int64: chunks that repeat another, and which"""
-    bucket: Tensor | None
-    """(F, C) int64: buckets of the tokens, unlike those of other rounds; with ``within``"""
     chunk: Tensor | None
     """(X L, rounds) chunk of the list that holds each token; with ``once``"""
-    codes: Tensor | None
-    """(X L, rounds): in which bucket; with ``once`` and ``within``"""
 
     def side(self, of_chunks: Pick, of_tokens: Pick) -> Listed:
         """Part of the queries or keys, picked from the list (F, C) and tokens (X L, rounds)."""
-        bucket, chunk, codes = self.bucket, self.chunk, self.codes
-        return Listed(
-            of_chunks(self.position),
-            None if bucket is None else of_chunks(bucket),
-            None if chunk is None else of_tokens(chunk),
-            None if codes is None else of_tokens(codes),
-        )
+        chunk = self.chunk
+        return Listed(of_chunks(self.position), None if chunk is None else of_tokens(chunk))
 
 
-def lay_out(
-    order: Tensor, real: Tensor | None, buckets: Tensor | None, pattern: ChunkPattern
-) -> ChunkList:
+def lay_out(order: Tensor, real: Tensor | None, pattern: ChunkPattern) -> ChunkList:
     """Places of all queries and keys in chunks; arguments as in `chunked_attention`."""
     (many, rounds, length), size, device = order.shape, pattern.chunk, order.device
     each = length // size
@@ -129,10 +116,6 @@ def lay_out(
         into = nth + pattern.before + chunks_each * rows
         copies = torch.stack((repeated.flatten().nonzero().squeeze(1), into[repeated]))
     small = torch.int16 if chunks_each < 2**13 else torch.int32
-    bucket = None
-    if buckets is not None:
-        apart = buckets.long() + torch.arange(rounds, device=device)[:, None] * 2**32
-        bucket = apart.flatten(1).gather(1, (own + source[..., None] // each * length).flatten(1))
     return ChunkList(
         tokens=(own + rows[..., None] * length).flatten(0, 1),
         position=position.flatten(0, 1),
@@ -140,14 +123,8 @@ def lay_out(
         slots=window * size + at % size,
         total=total.expand(-1, chunks_each).reshape(-1, 1),
         copies=copies,
-        bucket=None if bucket is None else bucket.view(-1, size),
-        chunk=_by_token(offset + at // size).to(small) if pattern.once else None,
-        codes=_by_token(buckets) if pattern.once and buckets is not None else None,
+        chunk=(offset + at // size).mT.flatten(0, 1).to(small) if pattern.once else None,
     )
-
-
-def _by_token(listed: Tensor) -> Tensor:
-    return listed.transpose(1, 2).flatten(0, 1)
 
 
 class Listed(NamedTuple):
@@ -155,11 +132,7 @@ class Listed(NamedTuple):
 
     position: Tensor
     """(T, n) int32"""
-    bucket: Tensor | None = None
-    """(T, n)"""
     chunk: Tensor | None = None
-    """(T, n, rounds)"""
-    codes: Tensor | None = None
     """(T, n, rounds)"""
 
 
@@ -173,24 +146,20 @@ def hide_(
     """
     queries, keys = asking.position[:, :, None], seen.position[:, None]
     hidden = keys >= queries if pattern.causal else (keys == queries) | (keys == NEVER)
-    if asking.bucket is not None and seen.bucket is not None:
-        hidden |= asking.bucket[:, :, None] != seen.bucket[:, None]
     if asking.chunk is not None and seen.chunk is not None:
-        scores -= _times(asking, seen, total[..., None], pattern).to(scores.dtype).log2_()
+        times = _times(asking.chunk, seen.chunk, total[..., None], pattern)
+        scores -= times.to(scores.dtype).log2_()
     return scores.masked_fill_(hidden, -math.inf)
 
 
-def _times(asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern) -> Tensor:
+def _times(asking: Tensor, seen: Tensor, total: Tensor, pattern: ChunkPattern) -> Tensor:
     """Counts (T, queries, keys) of how often the list shows a key to a query, at least 1."""
-    assert asking.chunk is not None
-    assert seen.chunk is not None
-    total = total.to(asking.chunk.dtype)
-    rounds = range(asking.chunk.shape[-1])
-    across = pattern.circular and asking.codes is None
+    total = total.to(asking.dtype)
+    rounds = range(asking.shape[-1])
     times: Tensor | None = None
     for a in rounds:
-        for b in rounds if across else (a,):
-            apart = seen.chunk[:, None, :, b] - (asking.chunk[:, :, a, None] - pattern.before)
+        for b in rounds if pattern.circular else (a,):
+            apart = seen[:, None, :, b] - (asking[:, :, a, None] - pattern.before)
             if pattern.circular:
                 apart = apart.remainder_(total)
                 # a list shorter than a window shows its chunks again
@@ -202,8 +171,6 @@ def _times(asking: Listed, seen: Listed, total: Tensor, pattern: ChunkPattern) -
                 # 0 <= apart < width, as one comparison
                 reach = pattern.width - 1
                 times_seen = (apart.mul_(2).sub_(reach).abs_() <= reach).to(apart.dtype)
-            if asking.codes is not None and seen.codes is not None:
-                times_seen *= asking.codes[:, :, a, None] == seen.codes[:, None, :, a]
             times = times_seen if times is None else times.add_(times_seen)
     assert times is not None
     return times.clamp_(min=1)

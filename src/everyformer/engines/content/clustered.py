@@ -10,8 +10,7 @@ The first two have a state of constant size: the last w - 1 tokens of every clus
 gets 0.
 
 Letters: B batch, H heads, L tokens, K clusters, w window, D channels. Scores are multiplied by
-1/sqrt(D). ``bias`` (H, R + 1) is added by how many members of the cluster a key comes before its
-query, R standing for all beyond; both ways it is (H, 2 R + 1) and begins at R members ahead.
+1/sqrt(D).
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class HeadInputs(NamedTuple):
 
 def latest(
     heads: HeadInputs, labels: Tensor | None, window: int, clusters: int, *,
-    both: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
+    both: bool = False, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention to the last ``window`` tokens of the same label: (B, H, L, D).
 
@@ -79,13 +78,12 @@ def latest(
         labels: (B, H, L) below ``clusters``; ``clusters`` is padding. None: all are alike.
         both: see those ahead too, fewer than ``window`` away.
     """
-    batch, _, length, _ = heads.q.shape
-    alike = labels is None
+    length, alike = heads.q.shape[2], labels is None
     if labels is None:
         labels = torch.zeros(1, 1, length, dtype=torch.long, device=heads.q.device)
     if torch.compiler.is_exporting():
         take("routing", "dense", "tokens are not put in order in an exported program", True)
-        return _latest_dense(heads, labels, window, clusters, both, bias)
+        return _latest_dense(heads, labels, window, clusters, both)
     # a window longer than the row shows all of it; a graph has to serve longer rows too
     reach = window if torch.compiler.is_compiling() else min(window, length)
     chunk = max(reach, _CHUNK)
@@ -104,12 +102,8 @@ def latest(
     lag = torch.arange(chunk, device=q.device)[:, None] - ahead
     near = lag.abs() < window if both else (lag >= 0) & (lag < window)
     seen = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
-    mask = seen
-    if bias is not None:
-        added = ranked(bias, lag, not both).expand(batch, -1, -1, -1)
-        mask = _biased(added.flatten(0, 1)[:, None], seen, q)
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = attended(q, k, v, mask, dropout).flatten(1, 2)
+    y = attended(q, k, v, seen, dropout).flatten(1, 2)
     if places is not None:
         y = in_order(y, *reversed(places))
     return y[:, :length].unflatten(0, heads.v.shape[:2])
@@ -145,22 +139,19 @@ class _InOrder(torch.autograd.Function):
 
 
 def _latest_dense(
-    heads: HeadInputs, labels: Tensor, window: int, clusters: int, both: bool, bias: Tensor | None
+    heads: HeadInputs, labels: Tensor, window: int, clusters: int, both: bool
 ) -> Tensor:
     """`latest` by a mask over pairs, O(L^2): exported programs know no free number of chunks."""
     one = F.one_hot(labels, clusters + 1)
     rank = (one.cumsum(2) * one).sum(-1)
     lag = rank[..., None] - rank[..., None, :]
     near = lag.abs() < window if both else (lag >= 0) & (lag < window)
-    seen = near & (labels[..., None] == labels[..., None, :])
-    mask = seen if bias is None else _biased(ranked(bias, lag, not both), seen, heads.q)
-    return attended(*heads, mask)
+    return attended(*heads, near & (labels[..., None] == labels[..., None, :]))
 
 
 def best_yet(
-    heads: HeadInputs, scores: Tensor, window: int, state: Members, *,
-    bias: Tensor | None = None, dropout: float = 0.0,
-) -> tuple[Tensor, Members]:  # fmt: skip
+    heads: HeadInputs, scores: Tensor, window: int, state: Members, *, dropout: float = 0.0
+) -> tuple[Tensor, Members]:
     """Attention in the clusters of which a token is among the best so far, and the state then.
 
     Time and, in training, memory of O(L K w) a channel: as much as dense attention for K w = L.
@@ -171,21 +162,20 @@ def best_yet(
     length = heads.q.shape[2]
     if torch.compiler.is_compiling():
         # one piece: a graph has to serve all lengths
-        return _best_piece(heads, scores, window, state, bias, dropout)
+        return _best_piece(heads, scores, window, state, dropout)
     size = max(window, _PIECE)
     parts = []
     for start in range(0, length, size):
         piece = HeadInputs(*(t[:, :, start : start + size] for t in heads))
         own = scores[:, :, start : start + size]
-        y, state = _best_piece(piece, own, window, state, bias, dropout)
+        y, state = _best_piece(piece, own, window, state, dropout)
         parts.append(y)
     return torch.cat(parts, 2), state
 
 
 def _best_piece(
-    heads: HeadInputs, scores: Tensor, window: int, state: Members, bias: Tensor | None,
-    dropout: float,
-) -> tuple[Tensor, Members]:  # fmt: skip
+    heads: HeadInputs, scores: Tensor, window: int, state: Members, dropout: float
+) -> tuple[Tensor, Members]:
     count, clusters, slots = heads.q.shape[2], state.keys.shape[2], state.keys.shape[3]
     worth = torch.cat((state.scores.to(scores.dtype), scores.mT), 3)
     keys, values = (
@@ -202,12 +192,8 @@ def _best_piece(
     seen = (times < window) & known & (other > -math.inf)
     member = seen[..., slots:].diagonal(dim1=-2, dim2=-1)
     seen = seen & member[..., None]
-    mask = seen
-    if bias is not None:
-        lag = seen.flip(-1).cumsum(-1).flip(-1) - 1
-        mask = _biased(ranked(bias, lag, True), seen, heads.q)
     q = heads.q[:, :, None].expand(-1, -1, clusters, -1, -1)
-    y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
+    y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), seen, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
     worth = _with_room(worth, window)
@@ -222,7 +208,7 @@ def _best_piece(
 
 def balanced(
     heads: HeadInputs, query_scores: Tensor, key_scores: Tensor, window: int, *,
-    causal: bool = False, bias: Tensor | None = None, dropout: float = 0.0,
+    causal: bool = False, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention in clusters of the ``window`` best of all tokens: (B, H, L, D), O(K w^2 D).
 
@@ -235,15 +221,11 @@ def balanced(
     seen = has_query[..., None] & known[..., None, :]
     if causal:
         seen = seen & (keys[..., None, :] <= queries[..., None])
-    mask = seen
-    if bias is not None:
-        slot = torch.arange(best, device=bias.device)
-        mask = _biased(ranked(bias, slot[:, None] - slot, causal)[:, None], seen, heads.q)
     q, k, v = (
         gathered(t, at.flatten(2)).unflatten(2, at.shape[2:])
         for t, at in ((heads.q, queries), (heads.k, keys), (heads.v, keys))
     )
-    y = _in_clusters(q, k, v, mask, dropout)
+    y = _in_clusters(q, k, v, seen, dropout)
     member = seen.any(-1)
     at = queries.flatten(2)
     total = torch.zeros_like(heads.v)
@@ -321,22 +303,6 @@ def attended(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: floa
         return kernels.few_attention(q, k, v, mask, False, 1 / math.sqrt(q.shape[-1]))
     k, v, mask = in_even_rows(q, k, v, mask)
     return named_once(F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=dropout))
-
-
-def ranked(bias: Tensor, lag: Tensor, causal: bool) -> Tensor:
-    """Numbers of ``bias`` (H, ...) for keys that are so many ``lag`` (..., or B, H, ...)."""
-    reach = bias.shape[1] - 1 if causal else bias.shape[1] // 2
-    steps = lag.clamp(0 if causal else -reach, reach) + (0 if causal else reach)
-    if lag.dim() < 3:
-        return bias[:, steps]
-    return bias[
-        torch.arange(len(bias), device=bias.device).view(-1, *[1] * (steps.dim() - 2)), steps
-    ]
-
-
-def _biased(added: Tensor, seen: Tensor, like: Tensor) -> Tensor:
-    """Addends of scores: ``added``, and -inf where nothing is ``seen``."""
-    return added.masked_fill(~seen, -math.inf).to(like.dtype)
 
 
 def _windows(chunks: Tensor, around: int, filler: float) -> Tensor:

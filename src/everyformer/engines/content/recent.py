@@ -19,10 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.mask import counted
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import State, state
-from everyformer.engines.content.clustered import HeadInputs, attended, gathered, latest, ranked
+from everyformer.engines.content.clustered import HeadInputs, attended, gathered, latest
 from everyformer.engines.content.hashing import bucket_order
 
 
@@ -95,7 +94,7 @@ class Recent(State):
 
 def latest_next(
     heads: HeadInputs, labels: Tensor, window: int, state: Recent, *, keep: Tensor | None = None,
-    bias: Tensor | None = None, dropout: float = 0.0,
+    dropout: float = 0.0,
 ) -> tuple[Tensor, Recent]:  # fmt: skip
     """`latest` of tokens that follow those of ``state``, and the state after them.
 
@@ -106,7 +105,7 @@ def latest_next(
     if more > 0:
         state = replace(state, members=F.pad(state.members, (0, 0, 0, more))).reserved_as(state)
     if heads.q.shape[2] == 1:
-        return _latest_one(heads, labels, window, state, keep, bias, dropout)
+        return _latest_one(heads, labels, window, state, keep, dropout)
     clusters = state.members.shape[2]
     members, count = state.in_order(window)
     before = torch.arange(clusters, device=labels.device)[:, None].expand(members.shape[:4])
@@ -118,7 +117,7 @@ def latest_next(
     old = members.flatten(2, 3).chunk(2, -1)
     k, v = (torch.cat((t.to(new.dtype), new), 2) for t, new in zip(old, heads[1:], strict=True))
     q = F.pad(heads.q, (0, 0, before.shape[2], 0))
-    y = latest(HeadInputs(q, k, v), labels, window, clusters, bias=bias, dropout=dropout)
+    y = latest(HeadInputs(q, k, v), labels, window, clusters, dropout=dropout)
     seen = advanced(state.seen, heads.q.shape[2], keep)
     members, count = _last_of(torch.cat((k, v), -1), labels, window, clusters)
     after = Recent(seen, members.to(state.members.dtype), count).reserved_as(state)
@@ -127,7 +126,7 @@ def latest_next(
 
 def _latest_one(
     heads: HeadInputs, labels: Tensor, window: int, state: Recent, keep: Tensor | None,
-    bias: Tensor | None, dropout: float,
+    dropout: float,
 ) -> tuple[Tensor, Recent]:  # fmt: skip
     """One token more, at the cost of one cluster."""
     state, room = state.writable(window)
@@ -141,9 +140,8 @@ def _latest_one(
     members = flat.unflatten(2, (clusters, slots))
     own = labels[..., None, None].expand(-1, -1, -1, slots, size)
     k, v = members.gather(2, own).squeeze(2).to(heads.q.dtype).chunk(2, -1)
-    added = shared(_added, slots, window, bias, heads.q.dtype, count.device)
-    head = shared(counted, len(added), row.device).mT
-    y = attended(heads.q, k, v, added[head, row], dropout)
+    added = shared(_added, slots, window, heads.q.dtype, count.device)
+    y = attended(heads.q, k, v, added[row], dropout)
     if keep is not None:
         more = torch.where(keep[:, None], more, count)
     after = Recent(advanced(state.seen, 1, keep), members, state.count.scatter(2, labels, more))
@@ -158,16 +156,14 @@ def _steps(slots: int, device: torch.device) -> Tensor:
     return torch.stack((count.flip(0), count % slots, after), -1)
 
 
-def _added(
-    slots: int, window: int, bias: Tensor | None, dtype: torch.dtype, device: torch.device
-) -> Tensor:
-    """Addends (H or 1, 2 R, R) of a query's scores of all slots, -inf where it sees none; the row
-    of a query after n members is 2 R - 1 - n."""
+def _added(slots: int, window: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Addends (2 R, R) of a query's scores of all slots, -inf where it sees none; the row of a
+    query after n members is 2 R - 1 - n."""
     apart = torch.arange(2 * slots - 1, -slots, -1, device=device)
     lag = apart % slots
     seen = (lag < window) & (apart >= 0)
-    added = torch.zeros(1, len(lag), device=device) if bias is None else ranked(bias, lag, True)
-    return added.masked_fill(~seen, -math.inf).to(dtype).unfold(1, slots, 1)
+    added = torch.zeros(len(lag), device=device).masked_fill(~seen, -math.inf)
+    return added.to(dtype).unfold(0, slots, 1)
 
 
 def _last_of(members: Tensor, labels: Tensor, window: int, clusters: int) -> tuple[Tensor, Tensor]:

@@ -46,7 +46,7 @@ SCORES = 2**19
 
 def chunked_attention(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: ChunkPattern, *,
-    real: Tensor | None = None, buckets: Tensor | None = None, dropout: float = 0.0,
+    real: Tensor | None = None, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention of every token to those that the list of chunks shows it: (X, L, D_v).
 
@@ -55,16 +55,15 @@ def chunked_attention(
         order: (X, rounds, L') int64, the tokens of each round in order, real ones first; L' is L
             or, with tokens that are not real, the next multiple of the chunk.
         real: (X, L') bool, which tokens may be seen (default: all).
-        buckets: (X, rounds, L') by token, needed where ``pattern.within``.
         dropout: on the weights; its mask follows from torch's generator.
     """
     seed = draw_seed() if dropout > 0 else None
-    return _sorted_chunks(q, k, v, order, real, buckets, seed, pattern.code(), dropout)[0]
+    return _sorted_chunks(q, k, v, order, real, seed, pattern.code(), dropout)[0]
 
 
 def chunked_queries(
     q: Tensor, k: Tensor, v: Tensor, order: Tensor, pattern: ChunkPattern, where: Tensor, *,
-    real: Tensor | None = None, buckets: Tensor | None = None,
+    real: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """`chunked_attention` of a few tokens of each row, at O(n) cost after the sort: (X, n, D_v).
 
@@ -72,7 +71,7 @@ def chunked_queries(
         where: (n,) int64, the positions of these tokens.
         (others as in `chunked_attention`)
     """
-    layout = lay_out(order, real, buckets, pattern)
+    layout = lay_out(order, real, pattern)
     slots = layout.slots[:, :, where].transpose(1, 2).flatten()
     window, at = slots // pattern.chunk, slots[:, None] % pattern.chunk
     chunks = window[:, None] + torch.arange(pattern.width, device=q.device)
@@ -169,13 +168,13 @@ def _gathered(listed: Tensor, slots: Tensor, weights: Tensor | None = None) -> T
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None,
     seed: Tensor | None, code: list[int], dropout: float,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """o (X, L, D_v) and z (X, L), -inf where a token sees itself alone."""
     pattern = ChunkPattern.of(code)
     with full_precision(q):
-        layout = lay_out(order, real, buckets, pattern)
+        layout = lay_out(order, real, pattern)
         queries, keys, values = (_rows(_factors(t), order) for t in (q, k, v))
         queries, half = queries * _BITS, values.dtype is torch.bfloat16
         listed = widened(values[:0]).new_empty(*layout.tokens.shape, v.shape[-1])
@@ -201,12 +200,12 @@ def _attend(
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None, buckets: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, order: Tensor, real: Tensor | None,
     seed: Tensor | None, code: list[int], dropout: float, o: Tensor, z: Tensor, grad_o: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     pattern = ChunkPattern.of(code)
     with full_precision(q):
-        layout = lay_out(order, real, buckets, pattern)
+        layout = lay_out(order, real, pattern)
         queries, keys, values, grown = (_rows(_factors(t), order) for t in (q, k, v, grad_o))
         queries, half = queries * _BITS, values.dtype is torch.bfloat16
         alone = z == -math.inf

@@ -13,11 +13,11 @@ EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
 class Denominator(NamedTuple):
     """A guard of denominators d, which may be near 0: the number that averages are divided by."""
 
-    kind: Literal["positive", "signed", "above", "none"] = "positive"
+    kind: Literal["positive", "signed"] = "positive"
     """positive: d + eps, and rows that see no weight at all give 0. signed (features that may be
     negative): sign(d) max(|d|, eps), relative to the largest e^{c_s} prod g where there are levels
-    or gates. above: max(d, eps). none: 1, the sums as they are. All but signed, and positive with
-    eps = 0, need keys without levels and gates: sums are known up to a factor with them."""
+    or gates. Positive with an eps needs keys without levels and gates: sums are known up to a
+    factor with them."""
     eps: float = 0.0
 
 
@@ -30,22 +30,14 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
     if guard.kind == "positive":
         total = total + guard.eps if guard.eps else total
         total = torch.nn.functional.threshold(total, EMPTY[total.dtype], math.inf)
-    elif guard.kind == "signed":
+    else:
         apart = total.abs().clamp(min=guard.eps)
         # ONNX has no sign of a zero
         exports = torch.compiler.is_exporting()
         total = torch.where(total < 0, -apart, apart) if exports else apart.copysign(total)
-    elif guard.kind == "above":
-        total = total.clamp(min=guard.eps)
-    else:
-        total = torch.ones_like(total)
     return sums[..., :-1] / total, total
 
 
 def fixed(total: Tensor, guard: Denominator) -> Tensor | None:
     """Flags of guarded denominators that do not move with the sum; None: none are."""
-    if guard.kind == "signed":
-        return total.abs() <= guard.eps
-    if guard.kind == "above":
-        return total <= guard.eps
-    return torch.ones_like(total, dtype=torch.bool) if guard.kind == "none" else None
+    return total.abs() <= guard.eps if guard.kind == "signed" else None

@@ -4,8 +4,8 @@
     A_ij = m_ij e^(s_ij) / sum_j' m_ij' e^(s_ij'),   o_i = sum_j A_ij v_j
 
 e_i (``ends``, one a head, or one a head and query) is the distance from which on nothing is seen, R
-(``ramp``) over how many keys it fades, c is 1 where u counts from the nearest past key and 0 where
-it counts from the query. The largest score is taken over keys with m > 0, so nothing underflows,
+(``ramp``) over how many keys it fades; u counts from the nearest past key (c = 1), or, both ways,
+from the query (c = 0). The largest score is taken over keys with m > 0, so nothing underflows,
 and m multiplies: its logarithm would have no gradient where m is 0.
 
 Pairs lie in a band: queries in blocks of C read the keys from ``before`` in front of the first to
@@ -40,8 +40,11 @@ class Reach(NamedTuple):
     """S, the largest distance, or one more where both sides are read"""
     both: bool
     """whether a query reads its own key and later ones too, or earlier ones alone"""
-    near: int
-    """c, where u begins to count: at the nearest past key (1) or at the query (0)"""
+
+    @property
+    def near(self) -> int:
+        """c, where u begins to count: at the nearest past key (1) or at the query (0)."""
+        return 1 - self.both
 
     @property
     def farthest(self) -> int:
@@ -77,10 +80,8 @@ def soft_windows(
     q: Tensor, k: Tensor, v: Tensor, table: Tensor, ends: Tensor, *,
     reach: Reach, ramp: float, farthest: Sequence[int], first: Tensor | None = None,
     last: Tensor | None = None, scale: float = 1.0, dropout: float = 0.0,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Heads' outputs (B, H, L, D_v) and the logarithms (B, H, L) of their denominators.
-
-    A query that sees nothing gives 0 and -inf.
+) -> Tensor:  # fmt: skip
+    """Heads' outputs (B, H, L, D_v), 0 of a query that sees nothing.
 
     Args:
         q, k, v: (B, H, L, D), (B, H, S, D) and (B, H, S, D_v); the last query stands where the
@@ -105,13 +106,12 @@ def soft_windows(
             seed = draw_seed()
         settings = float(ramp), far, reach.near, float(scale), float(dropout)
         known = reach.part(table, far), tensors[3], first, last, seed
-        parts.append(_soft_band(*tensors[:3], *known, *settings))
+        parts.append(_soft_band(*tensors[:3], *known, *settings)[0])
         order += chosen
     if len(parts) == 1:
         return parts[0]
     back = torch.tensor(order, device=q.device).argsort()
-    o, logsum = (torch.cat(same, 1).index_select(1, back) for same in zip(*parts, strict=True))
-    return o, logsum
+    return torch.cat(parts, 1).index_select(1, back)
 
 
 def faded(ends: Tensor, farthest: int, near: int, ramp: float) -> Tensor:
@@ -288,7 +288,7 @@ def _attend(
 def _gradients(
     q: Tensor, k: Tensor, v: Tensor, table: Tensor, ends: Tensor, first: Tensor | None,
     last: Tensor | None, seed: Tensor | None, o: Tensor, logsum: Tensor, grad_o: Tensor,
-    grad_logsum: Tensor, ramp: float, before: int, near: int, scale: float, dropout: float,
+    ramp: float, before: int, near: int, scale: float, dropout: float,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     with full_precision(q):
         call = _Call(q, k, v, table, ends, first, last, seed, ramp, before, near, scale, dropout)
@@ -300,7 +300,7 @@ def _gradients(
 
         g = blocks(grad_o)
         # of softmax: what is taken from every weight's gradient
-        level = (g * blocks(o)).sum(-1, keepdim=True) - blocks(grad_logsum[..., None])
+        level = (g * blocks(o)).sum(-1, keepdim=True)
         sums = blocks(logsum.masked_fill(logsum == -math.inf, 0)[..., None])
         dq, dk, dv = (torch.zeros_like(t) for t in (call.q, call.k, call.v))
         dtable, dends = torch.zeros_like(call.table), torch.zeros_like(call.q[..., 0])

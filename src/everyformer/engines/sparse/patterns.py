@@ -337,13 +337,12 @@ class BlockTable(Pattern):
 class PastBlocks(Pattern):
     """The block of ``size`` keys that lies ``shift`` blocks before the query's.
 
-    Where there is none: the query's own block if ``wrap``, else nothing. Causal Blockwise.
+    Where there is none: the query's own block. Causal Blockwise.
     """
 
     kind = "past-blocks"
     size: int
     shift: int = 0
-    wrap: bool = True
 
     def __post_init__(self) -> None:
         if self.size < 1 or self.shift < 0:
@@ -355,14 +354,12 @@ class PastBlocks(Pattern):
     def _sees(self, i: Tensor, j: Tensor, head: Tensor) -> Tensor:
         block = i // self.size
         read = block - self.shift
-        if self.wrap:
-            read = torch.where(read < 0, block, read)
-        return j // self.size == read
+        return j // self.size == torch.where(read < 0, block, read)
 
     def parts(self, length: int) -> Iterator[Part]:
         back = self.shift * self.size
         yield Windows(self.size), Windows(self.size, back, -back)
-        if self.wrap and self.shift:
+        if self.shift:
             first = torch.arange(min(self.shift, -(-length // self.size)) * self.size)
             own = torch.where(first < length, first, -1).unflatten(0, (-1, self.size))
             yield Chosen(own), Chosen(own)

@@ -5,7 +5,6 @@
     saturation           c = cos(h^n, h^m), m the layer that decided before; 0 at the first
     classifier           c = sigma(w . h^n + b), one for all layers
     decay tau            lambda_t = 0.9 lambda + 0.1 e^(-tau t / N_max), at most 1
-                         ("code": 0.9 lambda + 0.1 lambda e^(-tau t / N_max), as t5x has it)
 
 t counts the tokens of a row that might have left before. lambda = 1 means that none leaves, 0 that
 all leave at the first layer that decides, with decay too. Training minimises
@@ -26,7 +25,7 @@ of a whole batch (ours of each token).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +41,10 @@ from everyformer.genes.depth.early_exits import (
     Learns,
     Running,
     Threshold,
-    Weighting,
 )
 from everyformer.genes.depth.exit_targets import balanced, first_agreeing, geometric
 
 _CLASSIFIES = When("confidence", "classifier")
-_DECAYS = Unless("decay", None)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,18 +58,17 @@ class CalmOptions(ExitOptions):
     """lambda, what confidence must reach; 1: no token leaves"""
     decay: Annotated[Amount | None, Affects("results")] = None
     """tau, how fast the threshold falls along a text (the paper has 4; default: not at all)"""
-    decay_form: Annotated[Literal["paper", "code"], Affects("results"), _DECAYS] = "paper"
-    """of the equation, or of the code"""
-    longest: Annotated[Count, Affects("results"), _DECAYS] = 512
+    longest: Annotated[Count, Affects("results"), Unless("decay", None)] = 512
     """N_max, tokens of a text over which it falls"""
     learns: Annotated[Literal["layers", "classifier"], Affects("nothing"), _CLASSIFIES] = "layers"
     """what a training changes: all, or the classifier alone"""
-    weighting: Annotated[Weighting, Affects("nothing"), Unless("learns", "classifier")] = "linear"
-    """omega_n of the layers' losses: 1, n, sqrt(n), 1 / n or 2^n"""
     classifier_loss: Annotated[Literal["balanced", "first"], Affects("nothing"), _CLASSIFIES] = (
         "balanced"
     )
     """what the classifier learns: whether a layer agrees with the last, or which is the first"""
+    gone: ClassVar[dict[str, Any]] = ExitOptions.gone | {
+        "decay_form": "paper", "weighting": "linear"
+    }  # fmt: skip
 
 
 @DEPTHS.register("calm")
@@ -106,7 +102,7 @@ class Calm(Exits):
         o = self.options
         if o.learns == "classifier":
             return Learns(None, decides=True, alone=True)
-        return Learns(o.weighting, decides=o.confidence == "classifier")
+        return Learns("linear", decides=o.confidence == "classifier")
 
     def leaves(self, running: Running, confidence: Tensor) -> Tensor:
         o = self.options
@@ -115,8 +111,7 @@ class Calm(Exits):
         if o.decay is None:
             return confidence >= o.threshold
         fallen = (-o.decay * running.age / o.longest).exp()
-        share = 0.1 if o.decay_form == "paper" else 0.1 * o.threshold
-        return confidence >= (0.9 * o.threshold + share * fallen).clamp(0, 1)
+        return confidence >= (0.9 * o.threshold + 0.1 * fallen).clamp(0, 1)
 
     def confidence(self, running: Running) -> Tensor:
         kind = self.options.confidence

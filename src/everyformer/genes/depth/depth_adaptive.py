@@ -25,7 +25,7 @@ authors is known.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
@@ -78,7 +78,7 @@ class DepthAdaptiveOptions(ExitOptions):
     samples: Annotated[Repeats, Affects("nothing"), _MIXED] = 1
     """M, how often layers are drawn"""
     weighting: Annotated[Weighting, Affects("nothing"), When("training", "aligned")] = "uniform"
-    """omega_n of the layers' losses: 1, n, sqrt(n), 1 / n or 2^n"""
+    """omega_n of the layers' losses: 1, n, sqrt(n) or 1 / n"""
     oracle: Annotated[Literal["correctness", "likelihood"], Affects("nothing"), _LEARNED] = (
         "correctness"
     )
@@ -88,9 +88,8 @@ class DepthAdaptiveOptions(ExitOptions):
     penalty: Annotated[Amount, Affects("nothing"), _LEARNED] = 0.01
     """lambda, what a layer costs"""
     alpha: Annotated[Amount, Affects("nothing"), _LEARNED] = 0.1
-    """weight of the loss of what decides"""
-    detach: Annotated[bool, Affects("nothing"), _LEARNED] = True
-    """whether that loss leaves the layers alone"""
+    """weight of the loss of what decides, which leaves the layers alone"""
+    gone: ClassVar[dict[str, Any]] = ExitOptions.gone | {"detach": True}
 
 
 @state
@@ -202,7 +201,7 @@ class DepthAdaptive(Exits):
             first = scored.to(torch.uint8).argmax(1, keepdim=True)
             logs = exit.odds.log_softmax(-1).gather(1, at.gather(1, first)).squeeze(1)
             return -o.alpha * logs.masked_fill(~scored.any(1), 0).sum()
-        read = [s.detach() for s in evidence.states] if o.detach else evidence.states
+        read = [s.detach() for s in evidence.states]
         if o.exits == "geometric":
             odds = [self._odds(each, n) for n, each in enumerate(read[:-1])]
             logs = geometric(torch.stack(odds, -1))
@@ -213,7 +212,7 @@ class DepthAdaptive(Exits):
     def read_context(self, encoded: Tensor, mask: Mask | None) -> State | None:
         if self.options.exits != "sequence":
             return None
-        read = widened(encoded.detach() if self.options.detach else encoded)
+        read = widened(encoded.detach())
         keep = None if mask is None else mask.keep
         if keep is None:
             mean = read.mean(1)

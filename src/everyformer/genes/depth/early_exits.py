@@ -33,7 +33,7 @@ from everyformer.genes.depth._pending import Pending
 from everyformer.genes.depth.plain import Plain
 
 Threshold = Annotated[float, Bounds(0, 1)]
-Weighting = Literal["uniform", "linear", "root", "inverse", "double"]
+Weighting = Literal["uniform", "linear", "root", "inverse"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +48,7 @@ class ExitOptions(Options):
     """the first layer that decides"""
     every: Annotated[Count, Affects("results")] = 1
     """layers from one that decides to the next; 1: each from the first on"""
-    together: Annotated[bool, Affects("results")] = False
-    """whether the tokens of all rows at a place leave when the last of them would"""
+    gone: ClassVar[dict[str, Any]] = {"together": False}
 
 
 @dataclass(frozen=True)
@@ -85,14 +84,13 @@ class Evidence:
 
 
 def layer_weights(weighting: Weighting, layers: int, device: torch.device) -> Tensor:
-    """omega_n of n = 1 .. N: 1, n, sqrt(n), 1 / n or 2^n."""
+    """omega_n of n = 1 .. N: 1, n, sqrt(n) or 1 / n."""
     n = torch.arange(1, layers + 1, dtype=widest(device), device=device)
     return {
         "uniform": torch.ones_like(n),
         "linear": n,
         "root": n.sqrt(),
         "inverse": 1 / n,
-        "double": 2.0 ** (n - layers),
     }[weighting]
 
 
@@ -231,12 +229,12 @@ class ExitCourse(Leaving):
         return stream
 
     def leave(self, t: int, stream: Tensor) -> Tensor:
-        o, n, count = self.depth.options, t + 1, len(self.run.steps)
+        o, n = self.depth.options, t + 1
         if self.whole:
             return self._passed(stream, n)
         self.left = self.left + self.runs
         decides = n >= o.first_exit and (n - o.first_exit) % o.every == 0
-        if n == count or (self.plan is None and not decides):
+        if n == len(self.run.steps) or (self.plan is None and not decides):
             return stream
         leaves = self._leaving(n, stream) if self.plan is None else self.plan <= n
         leaves[:, : self.depth.prompt] = False
@@ -257,8 +255,6 @@ class ExitCourse(Leaving):
         sure = depth.confidence(running)
         leaves = some.put(torch.zeros_like(runs), depth.leaves(running, sure))
         self.sures.append(some.put(sure.new_full(runs.shape, torch.nan), sure))
-        if depth.options.together:
-            leaves = runs & (leaves | ~runs).all(0, keepdim=True)
         return leaves
 
     def close(self, stream: Tensor) -> Tensor:

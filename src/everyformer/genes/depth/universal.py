@@ -10,14 +10,11 @@ Each token may halt by itself (ACT). It runs while what it has spent stays withi
     R = 1 - sum_(t < N) p^t
     w^t = p^t for t < N,  R for t = N            accumulated: y = sum_t w^t H^t,  sum_t w^t = 1
 
-interpolate y <- w^t H^t + (1 - w^t) y, as tensor2tensor runs it (its weights do not sum to 1);
-last y = H^N. The loss ``ponder`` is tau times the mean of N + R over real tokens; N has no
-gradient. ``global`` halts a text as a whole by the mean of p over its tokens, which later tokens
-enter; ``random`` draws p from U(0, 1), in evaluation too.
+interpolate y <- w^t H^t + (1 - w^t) y, as tensor2tensor runs it (its weights do not sum to 1). The
+loss ``ponder`` is tau times the mean of N + R over real tokens; N has no gradient.
 
 A token that has halted is copied: its keys and values at later steps are those of H^N + P^t (and in
-the further layers of a step of the same), or it evolves with the others and only its output stays.
-At the cap all that run are forced to stop; with ``drop`` what they have not spent is left out.
+the further layers of a step of the same). At the last step all that run are forced to stop.
 
 Copied tokens cost nothing but their keys and values where the mixer answers for some of its tokens
 (softmax attention without a memory), and with post-norm, as published, no product with weights;
@@ -28,9 +25,9 @@ copied tokens would add to deeper steps waits until a later token runs there
 feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too, all is
 computed for all.
 
-Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983; signals of
-tensor2tensor by its code. Which keys a copied token has is our choice, the papers do not say. Cost:
-T times that of the layers, or the mean of N; d weights and a bias for p.
+Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983. Which keys a copied
+token has is our choice, the papers do not say. Cost: T times that of the layers, or the mean of N;
+d weights and a bias for p.
 """
 
 from dataclasses import dataclass
@@ -49,12 +46,10 @@ from everyformer.core.bounds import (
     Layers,
     Real,
     Unless,
-    When,
     Whole,
 )
 from everyformer.core.config import Options
-from everyformer.core.errors import UnsupportedError
-from everyformer.core.mask import Mask, positions_of, runs_of
+from everyformer.core.mask import Mask, positions_of
 from everyformer.core.panels import Recorded
 from everyformer.core.position import normal_table
 from everyformer.core.state import State
@@ -69,38 +64,30 @@ from everyformer.genes.depth._pending import Pending
 from everyformer.genes.positions.sinusoidal import sinusoid
 
 _HALTS = Unless("halting", "none")
-_LEARNS = When("halting", "act", "global")
 
 
 @dataclass(frozen=True)
 class UniversalOptions(Options):
     steps: Layers = 6
     """T, how often the blocks are applied, or at most where tokens halt"""
-    halting: Literal["act", "none", "global", "random"] = "act"
-    """what ends a token's steps: its p (act), nothing, the mean p of its text (not causal), or
-    p that are drawn (a control)"""
-    combine: Annotated[Literal["accumulated", "interpolate", "last"], _HALTS] = "accumulated"
+    halting: Literal["act", "none"] = "act"
+    """what ends a token's steps: its p, or nothing"""
+    combine: Annotated[Literal["accumulated", "interpolate"], _HALTS] = "accumulated"
     """what comes out of the steps of a token"""
-    halted: Annotated[Literal["copy", "evolve"], _HALTS] = "copy"
-    """whether a token that has halted stays as it is for the others to read, or goes on changing"""
-    cap: Annotated[Literal["force", "drop"], _HALTS] = "force"
-    """whether those that run at the last step give it what they have left, or leave that out"""
     epsilon: Annotated[Between, _HALTS] = 0.01
     """a token halts once it has spent more than 1 - epsilon"""
-    tau: Annotated[Amount, Affects("nothing"), _LEARNS] = 0.01
+    tau: Annotated[Amount, Affects("nothing"), _HALTS] = 0.01
     """weight of the ponder loss, the mean of N + R"""
-    halting_bias: Annotated[Real, Affects("nothing"), _LEARNS] = 1.0
+    halting_bias: Annotated[Real, Affects("nothing"), _HALTS] = 1.0
     """b at the start: 1 halts after about two steps, -3 after many"""
     signal: Literal["sinusoid", "learned", "none"] = "sinusoid"
     """what tells a step apart: waves (the paper), a learned vector (tensor2tensor), nothing"""
     order: Literal["sinusoid", "none"] | None = None
     """whether positions are added at each step too (default: waves, where the model has no position
     already)"""
-    waves: Literal["paper", "tensor2tensor"] = "paper"
-    """of both: sines and cosines in turn and steps from 1; or in halves, with tensor2tensor's
-    frequencies and steps from 0"""
     start: Annotated[Whole, Affects("nothing")] = 0
     """in training each row's positions begin anywhere from 0 to this (0: at 0)"""
+    gone: ClassVar[dict[str, Any]] = {"halted": "copy", "cap": "force", "waves": "paper"}
 
 
 class Signals(NamedTuple):
@@ -131,16 +118,13 @@ class Universal(Depth):
             {"steps": 4},
             {"steps": 4, "halting_bias": -1.0},
             {"steps": 3, "halting": "none", "signal": "learned"},
-            {"steps": 3, "halted": "evolve", "combine": "last"},
-            {"steps": 3, "cap": "drop", "combine": "interpolate", "waves": "tensor2tensor"},
-            {"steps": 3, "halting": "global"},
+            {"steps": 3, "combine": "interpolate"},
         )
     )
 
     def build(self, width: int, layers: int) -> None:
         o = self.options
-        self.learns = o.halting in ("act", "global")
-        if self.learns:
+        if o.halting == "act":
             # one output: a vector, which weight decay leaves alone
             self.weight = nn.Parameter(torch.empty(width))
             self.bias = nn.Parameter(torch.full((1,), o.halting_bias))
@@ -152,36 +136,16 @@ class Universal(Depth):
         return [range(blocks)] * self.options.steps
 
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
-        o = self.options
-        if o.halting == "random":
-            raise UnsupportedError(
-                "halting 'random' of depth 'universal' draws anew at every call, so it has no "
-                "exact stream; recompute the whole sequence instead (generate() does so by itself)"
-            )
-        waits = o.halting == "act" and o.halted == "copy"
-        return Pending.empty(batch, width, **like) if waits else None
+        return Pending.empty(batch, width, **like) if self.options.halting == "act" else None
 
     def course(self, run: Pass, x: Tensor) -> Course:
         return Halting(self, run, x)
 
-    def chances(self, x: Tensor, run: Pass, real: Tensor) -> Tensor:
+    def chances(self, x: Tensor) -> Tensor:
         """p (B, L) of what enters a step, in float32 or wider."""
         wide = torch.promote_types(x.dtype, torch.float32)
-        if not self.learns:
-            return uniform_rows(x.shape[:2], x.device).to(wide)
         # no matrix product, which autocast would do in half precision
-        p = ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
-        if self.options.halting == "act":
-            return p
-        documents = None if run.mask is None else run.mask.documents
-        text = torch.zeros_like(real, dtype=torch.long)
-        if documents is not None:
-            text = runs_of(documents, None if run.mask is None else run.mask.keep)
-        p = torch.where(real, p, torch.zeros_like(p))
-        sums, counts = torch.zeros_like(p), torch.zeros_like(p)
-        sums = sums.scatter_add(1, text, p)
-        counts = counts.scatter_add(1, text, real.to(p))
-        return (sums / counts.clamp(min=1)).gather(1, text)
+        return ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
 
     def positions(self, x: Tensor, run: Pass) -> Tensor:
         """(B or 1, L) of the text; zeros where none are added."""
@@ -199,22 +163,17 @@ class Universal(Depth):
             positions = positions + first
         return positions
 
-    def _waves(self, at: Tensor, like: Tensor) -> Tensor:
-        """Waves (..., width) at positions or steps ``at``."""
-        if self.options.waves == "paper":
-            return sinusoid(at, like.shape[-1], dtype=like.dtype)
-        return sinusoid(at, like.shape[-1], layout="halves", freq="t2t", dtype=like.dtype)
-
     def signals_of(self, positions: Tensor, x: Tensor) -> Signals:
         """Signals of all steps, and of the tokens of ``x`` at ``positions``."""
         o, width = self.options, x.shape[-1]
         steps = x.new_zeros(o.steps, width)
         if o.signal == "sinusoid":
-            first = 1 if o.waves == "paper" else 0
-            steps = self._waves(torch.arange(first, first + o.steps, device=x.device), x)
+            counted = torch.arange(1, o.steps + 1, device=x.device)
+            steps = sinusoid(counted, width, dtype=x.dtype)
         elif o.signal == "learned":
             steps = (self.signals * width**0.5).to(x.dtype)
-        return Signals(steps, self._waves(positions, x) if self.adds_positions else None)
+        places = sinusoid(positions, width, dtype=x.dtype) if self.adds_positions else None
+        return Signals(steps, places)
 
 
 class Account:
@@ -266,8 +225,7 @@ class Halting(Leaving):
 
     def __init__(self, depth: Universal, run: Pass, x: Tensor) -> None:
         o = self.options = depth.options
-        self.copies = o.halting != "none" and o.halted == "copy"
-        super().__init__(run, depth.name, self._resume, self.copies)
+        super().__init__(run, depth.name, self._resume, o.halting != "none")
         self.depth, front = depth, run.front
         self.positions = depth.positions(x, run)
         signals = depth.signals_of(self.positions, x)
@@ -287,9 +245,7 @@ class Halting(Leaving):
         return self.depth.signals_of(positions, stream).on(stream, t)
 
     def over(self) -> bool:
-        if self.options.halting == "none" or not self.none(self.account.running):
-            return False
-        return self.run.carried is None or self.copies
+        return self.options.halting != "none" and self.none(self.account.running)
 
     def enter(self, t: int, stream: Tensor) -> Tensor:
         o, account = self.options, self.account
@@ -298,28 +254,19 @@ class Halting(Leaving):
             return moved
         self.fill(t)
         self.runs = account.running
-        last = o.cap == "force" and t + 1 == o.steps
-        chances = self.depth.chances(moved, self.run, self.real)
-        self.w = account.spend(chances, last)[..., None]
-        if self.copies:
-            self.run_for(self.runs)
+        self.w = account.spend(self.depth.chances(moved), t + 1 == o.steps)[..., None]
+        self.run_for(self.runs)
         return moved
 
     def leave(self, t: int, stream: Tensor) -> Tensor:
-        h, combine = stream, self.options.combine
+        h = stream
         if self.options.halting == "none":
             return h
-        runs = self.runs[..., None]
-        if self.copies:
-            stream = torch.where(runs, h, self.x)
-            layers = (t + 1) * len(self.run.steps[t])
-            self.run.collect(layers, {"block-output": stream})
-        if combine == "accumulated":
-            self.y = self.y + self.w * h
-        elif combine == "interpolate":
-            self.y = self.w * h + (1 - self.w) * self.y
-        else:
-            self.y = torch.where(runs, h.to(self.y.dtype), self.y)
+        stream = torch.where(self.runs[..., None], h, self.x)
+        layers = (t + 1) * len(self.run.steps[t])
+        self.run.collect(layers, {"block-output": stream})
+        before = self.y if self.options.combine == "accumulated" else (1 - self.w) * self.y
+        self.y = before + self.w * h
         return stream
 
     def close(self, stream: Tensor) -> Tensor:
@@ -328,8 +275,7 @@ class Halting(Leaving):
             tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
             return stream
         self.settle(stream, self.positions, lambda t: self.signals.on(stream, t))
-        if self.depth.learns:
-            self.run.losses["ponder"] = o.tau * account.ponder(counted)
+        self.run.losses["ponder"] = o.tau * account.ponder(counted)
         tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
         front = self.run.front
         record(self.depth, "halting", lambda: account.steps[:, front:])

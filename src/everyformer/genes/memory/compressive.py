@@ -30,13 +30,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Count, Unless, Whole
+from everyformer.core.bounds import Count, Whole
 from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -50,7 +50,6 @@ from everyformer.genes.memory import MEMORIES
 from everyformer.genes.memory.base import Memory, Recalled, Segment, no_rows, with_segment
 
 Function = Literal["conv", "mean", "max", "dilated", "most-used"]
-Norm = Literal["mean", "sum"]
 LEARNED = ("conv", "dilated")
 
 
@@ -68,15 +67,11 @@ class CompressiveOptions(Options):
     """how rows are compressed"""
     reconstruction: Literal["attention", "auto-encoding", "none"] = "attention"
     """what a function that learns is to keep: attention's outputs, or the rows themselves"""
-    reconstruction_norm: Annotated[Literal["mean", "sum"], Unless("reconstruction", "none")] = (
-        "mean"
-    )
-    """squared differences averaged over the real numbers of each row, and over rows, or added up as
-    the paper prints them"""
     gradient: Literal["none", "one-segment"] = "none"
     """whether the model's own loss reaches the function through what it compressed last"""
     distance: Literal["index", "time"] = "index"
     """how far a compressed row is: in rows, or in tokens to the middle of what it stands for"""
+    gone: ClassVar[dict[str, Any]] = {"reconstruction_norm": "mean"}
 
 
 @state
@@ -372,9 +367,6 @@ class CompressiveMemory(Memory):
             restored = self.compress.restore(new.x.transpose(1, 2)).transpose(1, 2)
             difference, counts = old.x - restored, old.keep[..., None]
         square = difference.square().masked_fill(~counts, 0.0)
-        total = square.sum()
-        if self.options.reconstruction_norm == "mean":
-            # row by row, so that slices of a batch weigh in by their rows
-            read = counts.expand_as(square).flatten(1).sum(1)
-            total = (square.flatten(1).sum(1) / read.clamp(min=1)).mean()
-        return {"compression": total}
+        # row by row, so that slices of a batch weigh in by their rows
+        read = counts.expand_as(square).flatten(1).sum(1)
+        return {"compression": (square.flatten(1).sum(1) / read.clamp(min=1)).mean()}

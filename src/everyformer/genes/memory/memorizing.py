@@ -37,7 +37,6 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Positive, Real, Unless, Whole
 from everyformer.core.config import Choice, Options
-from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.panels import Panel, Panels, Recorded, layer_title
@@ -71,8 +70,6 @@ class MemorizingOptions(Options):
     """M, keys and values that a head stores"""
     neighbours: Annotated[Count, Affects("results")] = 32
     """k, stored keys that a query reads"""
-    stores: tuple[Count, ...] | None = None
-    """which layers have a store, counted from 1 (default: the one at three quarters, 9 of 12)"""
     combine: Literal["gate", "joint"] = "gate"
     """how the result joins the window: by a learned gate a head, or in one softmax"""
     gate: Annotated[Real, Unless("combine", "joint"), Affects("nothing")] = 0.0
@@ -87,6 +84,7 @@ class MemorizingOptions(Options):
     """what is stored: all before a token's segment, or what has left its window"""
     half: Annotated[bool, Affects("speed")] = False
     """whether the store is held in float16"""
+    gone: ClassVar[dict[str, Any]] = {"stores": None}
 
 
 @state
@@ -195,13 +193,7 @@ class MemorizingMemory(Memory):
     @classmethod
     def in_layer(cls, choice: Choice, layer: int, layers: int) -> Choice:
         o: MemorizingOptions = choice.options
-        stores = (-(-3 * layers // 4),) if o.stores is None else o.stores
-        if max(stores, default=0) > layers:
-            raise GeneError(
-                f"memory 'memorizing' is to have stores in layers {stores}, but the model has "
-                f"{layers} layers"
-            )
-        if layer + 1 in stores:
+        if layer + 1 == -(-3 * layers // 4):
             return choice
         return Choice("segment", {"slots": o.slots, "same_length": "always", "store": "keys"})
 

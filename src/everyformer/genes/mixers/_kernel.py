@@ -58,8 +58,6 @@ class KernelAttention(HeadMixer):
     """of the denominators; a member with a choice sets its own"""
     features: int
     """M"""
-    alike: bool = True
-    """whether queries have the features of keys"""
     levels: bool
     """whether keys have levels or gates, which a state must then follow"""
 
@@ -132,10 +130,6 @@ class KernelAttention(HeadMixer):
         """
         return None
 
-    def finish(self, y: Tensor) -> Tensor:
-        """The output (B, L, width) of averages (B, H, L, D)."""
-        return self.merge(y)
-
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         x, keep = rows.x, rows.keep
         drawn = self.draw(carried=state is not None)
@@ -150,7 +144,7 @@ class KernelAttention(HeadMixer):
         if by is not None:
             features, keys = self.scaled(both).chunk(2, 1)
             level = None
-        elif self.alike and x.shape[1] == 1:
+        elif x.shape[1] == 1:
             features, keys, level = self._at_once(both, drawn)
         else:
             features = self.query_features(q, drawn)
@@ -163,16 +157,15 @@ class KernelAttention(HeadMixer):
         if tracing():
             self._record((features, keys), (keep, level, gate))
             record(self, "exact", lambda: self._exact(q, k, keep, gates))
-        v = self._summed(v)
         if not self.causal:
             y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
-            return MixerOutput(self.finish(y), None, {})
+            return MixerOutput(self.merge(y), None, {})
         assert state is None or isinstance(state, KernelState)
         y, after = kernel_attention(
             features, keys, v, keep=keep, level=level, gate=gate, state=state, guard=self.guard,
             feature_map=by,
         )  # fmt: skip
-        return MixerOutput(self.finish(y), None if state is None else after, {})
+        return MixerOutput(self.merge(y), None if state is None else after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
         q, k, v = self.project(text.x)
@@ -183,7 +176,7 @@ class KernelAttention(HeadMixer):
         if gates is not None:
             scores = scores * gate_weights(gates, text.keep)
         visible = self._visible(q, text.keep)
-        return self.finish(dense_average(scores, self._summed(v), visible, self.guard))
+        return self.merge(dense_average(scores, v, visible, self.guard))
 
     def empty_state(self, batch: int, **like: Any) -> KernelState:
         if self.position is not None:
@@ -202,13 +195,13 @@ class KernelAttention(HeadMixer):
         assert isinstance(context, ContextSums)
         q = self.project.one(x, "query")
         features = self.query_features(q, self.draw(False, again=False))
-        return self.finish(ask(features, context.sums, self.guard, self._summed(q).dtype))
+        return self.merge(ask(features, context.sums, self.guard, q.dtype))
 
     def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         q, k = self.project.one(x, "query"), self.project.one(keys, "key")
-        v = self._summed(self.project.one(values, "value"))
+        v = self.project.one(values, "value")
         scores = self.literal(q, k, self.draw(False, again=False))
-        return self.finish(dense_average(scores, v, None, self.guard))
+        return self.merge(dense_average(scores, v, None, self.guard))
 
     def _at_once(self, both: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
         """Features of one token's query and key (B, 2 H, 1, D), and the key's level.
@@ -223,10 +216,6 @@ class KernelAttention(HeadMixer):
         made, level = self.key_features(pair, drawn)
         features, keys = made.split(1, 2)
         return features, keys, None if level is None else level[:, :, 1:]
-
-    def _summed(self, v: Tensor) -> Tensor:
-        """Values in the dtype of the averages: sums that nothing divides outgrow float16."""
-        return widened(v) if self.guard.kind == "none" else v
 
     def _record(self, features: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""

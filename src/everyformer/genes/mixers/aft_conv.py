@@ -7,7 +7,7 @@ head ("tied"), is ``k``; w (h, s) or (h, s, s) is ``kernel``, s its full width, 
 line, tap r + delta belongs to the key delta after the query, r = s // 2. When causal, t' <= t and
 the s taps are the offsets -(s - 1) .. 0. On a picture the kernel is a square around the query.
 
-    w_i = gamma_i (raw_i - mean(raw_i)) / std(raw_i) + beta_i    (reparameterised, per head i)
+    w_i = gamma_i (raw_i - mean(raw_i)) / std(raw_i) + beta_i    (per head i)
 
 gamma = beta = 0 at the start, so training begins at AFT-simple with shared keys.
 
@@ -15,13 +15,12 @@ Cost: O(L s d) time on a line, O(L s^2 d) on a picture, O(L d) memory. State: s 
 an average of all that is older and its log-sum: constant. There is no longest sequence.
 Source: Zhai et al. 2021, arXiv 2105.14103, eq. 5 and section 3.4. The paper convolves with
 exp(w) - 1 and adds global sums; here both regions are summed apart, so that nothing is subtracted.
-Not in the paper: full keys (``tied=False``).
 """
 
 import math
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -58,11 +57,7 @@ class AFTConvOptions(AFTOptions):
     """s, the full width of the kernel, odd (the paper's image models: 11 and 15)"""
     dims: Literal[1, 2] = 1
     """1: offsets along the sequence; 2: on the picture given by ``Mask.grid`` (bidirectional)"""
-    tied: bool = True
-    """one key a head, as in the paper; False: one a channel"""
-    reparameterise: bool = True
-    """normalise the kernel, then gamma and beta, which start at 0, as published; False: the raw
-    kernel, from N(0, 1)"""
+    gone: ClassVar[dict[str, Any]] = {"tied": True, "reparameterise": True}
 
 
 def aft_conv_reference(
@@ -200,28 +195,21 @@ def _limits(make: Make) -> list[Pair]:
 
 @MIXERS.register("aft-conv")
 class AFTConv(AttentionFree):
-    """AFT-conv over (B, L, width); each head has a kernel (and, tied, a key) of its own.
+    """AFT-conv over (B, L, width); each head has a kernel and a key of its own.
 
     Raises:
         GeneError: heads do not divide the width, or a causal picture.
     """
 
     name = "aft-conv"
-    trials = Trials(
-        variants=(
-            {"kernel": 5},
-            {"kernel": 3, "tied": False},
-            {"kernel": 7, "reparameterise": False},
-        ),
-        limits=_limits,
-    )
+    trials = Trials(variants=({"kernel": 5}, {"kernel": 3}), limits=_limits)
     Options = AFTConvOptions
     options: AFTConvOptions
     states = (BandState,)
 
     def key_channels(self) -> int:
         heads_divide(self.channels, self.heads, self.name)
-        return self.heads if self.options.tied else self.channels
+        return self.heads
 
     def build(self, max_length: int | None) -> None:
         super().build(max_length)
@@ -231,16 +219,11 @@ class AFTConv(AttentionFree):
                 _grid(None, None, 0, self.causal)
             self.honours = frozenset({"keep", "grid"})  # type: ignore[misc]
         self.kernel = nn.Parameter(torch.randn(heads, *[o.kernel] * o.dims))
-        self.gamma: nn.Parameter | None = None
-        self.beta: nn.Parameter | None = None
-        if o.reparameterise:
-            self.gamma, self.beta = (nn.Parameter(torch.zeros(heads)) for _ in range(2))
+        self.gamma, self.beta = (nn.Parameter(torch.zeros(heads)) for _ in range(2))
 
     @property
     def w(self) -> Tensor:
         """The kernel as it is applied: (heads, s) or (heads, s, s)."""
-        if self.gamma is None or self.beta is None:
-            return self.kernel
         return normalised_kernel(self.kernel, self.gamma, self.beta)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
@@ -254,10 +237,7 @@ class AFTConv(AttentionFree):
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front."""
         if keep is None and k.shape[1] == 1:
-            bias = F.pad(self.w.t(), (0, 0, 1, 0))
-            if k.shape[2] > bias.shape[1]:
-                bias = bias.repeat_interleave(k.shape[2] // bias.shape[1], 1)
-            return state.step(k, v, bias)
+            return state.step(k, v, F.pad(self.w.t(), (0, 0, 1, 0)))
         keys, values = state.extended(k, v)
         w = self.w[:, None]
         heads, taps = w.shape[0], w.shape[-1]

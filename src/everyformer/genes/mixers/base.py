@@ -124,8 +124,6 @@ def _cleared(x: Tensor, keep: Tensor) -> Tensor:
 class RowMixer(Mixer):
     """Base of mixers that read rows; a member implements the hooks on `Rows`."""
 
-    mask_padding: bool = True
-    """whether padding is hidden; else it is read as other tokens are"""
     planar: bool = False
     """whether `Mask.grid` makes pictures of the rows"""
     global_rows: bool = False
@@ -171,12 +169,6 @@ class RowMixer(Mixer):
             return MixerOutput(self.cross(x, state), state, {})
         if context is not None:
             return MixerOutput(self.cross(x, self.read_context(context, mask)), state, {})
-        if state is not None and not self.mask_padding and "keep" in (mask or Mask()).parts():
-            raise UnsupportedError(
-                f"this {self.name} lets padding mix (mask_padding=False), but a state counts real "
-                "tokens alone: leave the padding out, or build it with mask_padding=True"
-            )
-        mask = self._masked(mask)
         if state is not None and mask is not None and mask.documents is not None:
             return self._after(x, mask, state)
         front = mask.front if mask is not None and self.global_rows else None
@@ -191,7 +183,7 @@ class RowMixer(Mixer):
     ) -> Tensor:
         """Outputs by the literal equation, text by text on the real tokens; zeros at padding."""
         self.check_input(x, context, mask, None)
-        mask = self._masked(mask) or Mask()
+        mask = mask or Mask()
         if context is not None:
             self._check_context()
             both = sources(context)
@@ -244,12 +236,6 @@ class RowMixer(Mixer):
     def _check_context(self) -> None:
         if self.no_context is not None:
             raise UnsupportedError(self.no_context)
-
-    def _masked(self, mask: Mask | None) -> Mask | None:
-        """The parts of ``mask`` that hide tokens: not the padding, where it is read."""
-        if mask is None or self.mask_padding:
-            return mask
-        return mask.by_runs().without("keep")
 
 
 def _texts_of(x: Tensor, mask: Mask) -> Iterator[tuple[int, Tensor]]:

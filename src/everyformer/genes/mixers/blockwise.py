@@ -5,10 +5,10 @@
 n = ``blocks``, N = ``max_length`` (a block is as long for a short text, whose later blocks hold
 nothing). pi_h is a permutation of the blocks for each head; the paper takes the cyclic shifts
 pi(a) = (a + s) mod n and gives most heads s = 0, the query's own block. ``groups`` says how many
-heads have each shift s = 0, 1, ..., ``permutations`` gives any other choice, head by head.
+heads have each shift s = 0, 1, ...
 
 Causal (our extension, the paper has none): head s reads block a - s, whole; its own, up to the
-query, where s = 0 or there is no such block (``wrap='self'``; 'none': 0 there). Any length.
+query, where s = 0 or there is no such block. Any length.
 
 Cost: O(L^2 d / n) time, scores of H L^2 / n. State: the keys and values of s + 1 blocks.
 
@@ -17,7 +17,7 @@ and 1-based blocks; hidden pairs get no weight (scores of -inf), they are not mu
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, ClassVar
 
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.errors import GeneError
@@ -36,11 +36,7 @@ class BlockwiseOptions(PatternOptions):
     """tokens of a block (default: max_length / blocks, rounded up)"""
     groups: tuple[Whole, ...] | None = None
     """how many heads shift by 0, 1, ... blocks (default: a sixth, at least one, by each but 0)"""
-    permutations: tuple[tuple[Whole, ...], ...] | None = None
-    """pi of each head, any permutation of the n blocks as in the paper's formula, instead of
-    groups; not if causal"""
-    wrap: Literal["self", "none"] = "self"
-    """causal: what a query reads that has no block so far back, its own block or nothing"""
+    gone: ClassVar[dict[str, Any]] = {"permutations": None, "wrap": "self"}
 
 
 @MIXERS.register("blockwise")
@@ -52,7 +48,7 @@ class Blockwise(PlanAttention):
         variants=(
             {},
             {"blocks": 3, "groups": (1, 1, 1), "backend": "blocked"},
-            {"blocks": 4, "groups": (1, 0, 2), "wrap": "none", "bias": ("query", "output")},
+            {"blocks": 4, "groups": (1, 0, 2), "bias": ("query", "output")},
             {"blocks": 5, "block_size": 8, "groups": (0, 2, 1)},
             {"blocks": 1},
         ),
@@ -92,17 +88,10 @@ class Blockwise(PlanAttention):
 
     def _patterns(self) -> list[Pattern]:
         """One a head."""
-        o = self.options
-        if o.permutations is None:
-            shifts = self._shifts()
-            if self.causal:
-                wrap = o.wrap == "self"
-                return [PastBlocks(size=self.block, shift=s, wrap=wrap) for s in shifts]
-            orders = [tuple((a + s) % o.blocks for a in range(o.blocks)) for s in shifts]
-        else:
-            orders = [tuple(order) for order in o.permutations]
-            self._check(orders)
-        tables = [tuple((b,) for b in order) for order in orders]
+        shifts, n = self._shifts(), self.options.blocks
+        if self.causal:
+            return [PastBlocks(size=self.block, shift=s) for s in shifts]
+        tables = [tuple(((a + s) % n,) for a in range(n)) for s in shifts]
         return [BlockTable(size=self.block, table=(table,), causal=False) for table in tables]
 
     def _shifts(self) -> list[int]:
@@ -119,21 +108,3 @@ class Blockwise(PlanAttention):
                 f"{o.blocks - 1} blocks"
             )
         return [shift for shift, count in enumerate(groups) for _ in range(count)]
-
-    def _check(self, orders: list[tuple[int, ...]]) -> None:
-        blocks = self.options.blocks
-        if self.causal or self.options.groups is not None:
-            raise GeneError(
-                "blockwise: permutations are for the bidirectional form and stand in place of "
-                "groups; causal heads shift (groups=...)"
-            )
-        if len(orders) != self.heads:
-            raise GeneError(
-                f"blockwise: {len(orders)} permutations for heads={self.heads}: give one a "
-                "head, as [[0, 1], [1, 0]] (a command line cannot: in a file for --config)"
-            )
-        for order in orders:
-            if sorted(order) != list(range(blocks)):
-                raise GeneError(
-                    f"blockwise: {order} is no permutation of the blocks 0 to {blocks - 1}"
-                )

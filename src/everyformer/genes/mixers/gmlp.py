@@ -6,18 +6,18 @@
 X (L, d) is the normalised block input, U (d, f), V (f/2, d), f = ``mlp_ratio`` d. W (L, L) mixes
 tokens and is shared by all channels (of a head: ``sgu_heads``); b (L) is one bias a token. W starts
 near 0 and b at 1, so every block starts as a feed-forward network. Causal: the lower triangle of W.
-Toeplitz: W_ij = c_(i-j), one filter of 2 L - 1 taps; with ``taps`` fewer, and no table any more.
+Toeplitz: W_ij = c_(i-j), one filter of 2 L - 1 taps.
 
 Cost: O(L^2 f) time, L^2 parameters a block. State: the normalised rows Z_2 seen, slot = position.
 The table fixes the longest sequence; shorter ones use its upper left corner. Padding is zeroed
-after LN (the paper lets pads mix: ``mask_padding=False``).
+after LN (the paper lets pads mix).
 
 Source: Liu, Dai, So, Le 2021, arXiv 2105.08050, section 3. There is no activation after V. Not in
-the paper: heads of W, the Toeplitz form, exact padding.
+the paper: heads of W, exact padding.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -54,16 +54,13 @@ class GMLPOptions(Options):
     """s = Z_1 * f(Z_2); or without a split: Z * f(Z), Z + f(Z), f(Z)"""
     spatial: Literal["dense", "toeplitz"] = "dense"
     """W as a full matrix, or constant along diagonals"""
-    taps: Count | None = None
-    """Toeplitz offsets |i-j| < taps only: no longest sequence, bounded state, one bias a head"""
     sgu_heads: Count = 1
     """groups of channels with a W and b of their own"""
     spatial_init: Annotated[Literal["normal", "uniform", "zeros", "wide"], Affects("nothing")] = (
         "normal"
     )
     """W at the start: N(0, 1e-12), U(+-1e-3/n), zeros, or U(+-0.05) (far from 0)"""
-    mask_padding: bool = True
-    """whether padded tokens are kept out of the mixing; the paper lets them mix (False)"""
+    gone: ClassVar[dict[str, Any]] = {"taps": None, "mask_padding": True}
 
 
 @dataclass(frozen=True)
@@ -137,7 +134,7 @@ class SpatialState(Growing):
     slot_dim = 1
     seen: Tensor
     rows: Tensor
-    """(B, T, c); with ``taps``, the last taps - 1 rows instead, newest last"""
+    """(B, T, c)"""
     attention: State | None
     """keys and values of the tiny attention (aMLP)"""
 
@@ -152,7 +149,6 @@ class SpatialMLP(StreamingMixer):
 
     def build(self, max_length: int | None) -> None:
         o, width, causal = self.options, self.width, self.causal
-        self.mask_padding = o.mask_padding
         self.split = o.gate == "split"
         hidden = rounded_share(width, o.mlp_ratio, "mlp_ratio")
         channels = hidden // 2 if self.split else hidden
@@ -162,23 +158,20 @@ class SpatialMLP(StreamingMixer):
                 f"which do not split into {'two halves of ' if self.split else ''}"
                 f"sgu_heads={o.sgu_heads} equal groups"
             )
-        if o.taps is not None and o.spatial != "toeplitz":
-            raise GeneError(f"taps={o.taps} bounds a Toeplitz matrix, but spatial='{o.spatial}'")
-        if o.taps is None and max_length is None:
+        if max_length is None:
             raise GeneError(
-                f"{self.name} holds a matrix over positions, so it needs max_length (or "
-                "spatial='toeplitz' with taps=...): give max_length=..."
+                f"{self.name} holds a matrix over positions, so it needs max_length: give "
+                "max_length=..."
             )
-        self.max_length = None if o.taps is not None else max_length
+        self.max_length = max_length
         self.up = nn.Linear(width, hidden)
         self.norm = nn.LayerNorm(channels)
         self.out = nn.Linear(channels, width)
-        self.reach = o.taps or max_length or 1
-        shape: tuple[int, ...] = (o.sgu_heads, self.reach, self.reach)
+        shape: tuple[int, ...] = (o.sgu_heads, max_length, max_length)
         if o.spatial == "toeplitz":
-            shape = (o.sgu_heads, self.reach if causal else 2 * self.reach - 1)
-        self.spatial = nn.Parameter(_start(shape, o.spatial_init, self.reach))
-        self.bias = nn.Parameter(torch.ones(o.sgu_heads, 1 if o.taps else self.reach))
+            shape = (o.sgu_heads, max_length if causal else 2 * max_length - 1)
+        self.spatial = nn.Parameter(_start(shape, o.spatial_init, max_length))
+        self.bias = nn.Parameter(torch.ones(o.sgu_heads, max_length))
         self.attention: Attention | None = None
         if isinstance(o, AMLPOptions):
             widths = {"key_dim": o.attention_dim, "output": channels}
@@ -219,15 +212,14 @@ class SpatialMLP(StreamingMixer):
         first, second = self._open(text.x)
         count = text.x.shape[1]
         ones = torch.cat((torch.ones_like(second), second), -1)
-        bias = self.bias.expand(-1, max(count, self.reach))[:, :count]
-        gate = spatial_gate_reference(ones, self.matrix(count), bias, causal=self.causal)
+        matrix, bias = self.matrix(count), self.bias[:, :count]
+        gate = spatial_gate_reference(ones, matrix, bias, causal=self.causal)
         if self.attention is not None:
             gate = gate + self.attention.reference(text.x)
         return self.out(self._combine(first, gate))
 
     def empty_state(self, batch: int, **like: Any) -> SpatialState:
-        slots = self.options.taps - 1 if self.options.taps else 0
-        rows = torch.zeros(batch, slots, self.out.in_features, **like)
+        rows = torch.zeros(batch, 0, self.out.in_features, **like)
         seen = torch.zeros(batch, dtype=torch.long, device=rows.device)
         tiny = None if self.attention is None else self.attention.init_state(batch, **like)
         return SpatialState(seen, rows, tiny)
@@ -248,9 +240,8 @@ class SpatialMLP(StreamingMixer):
         if self.options.spatial == "dense":
             return spatial_mix(v, self.spatial, self.bias, causal=self.causal)
         mixed = toeplitz_mix(v, self.spatial, causal=self.causal)
-        bias = self.bias.expand(-1, v.shape[1]) if self.options.taps else self.bias
-        heads = bias[:, : v.shape[1]].t().repeat_interleave(v.shape[-1] // bias.shape[0], dim=1)
-        return mixed + heads
+        bias = self.bias[:, : v.shape[1]].t()
+        return mixed + bias.repeat_interleave(v.shape[-1] // bias.shape[1], dim=1)
 
     def _continue(
         self, v: Tensor, keep: Tensor | None, state: SpatialState
@@ -258,14 +249,6 @@ class SpatialMLP(StreamingMixer):
         """W v + b for new tokens after those of the state; rows may have seen different counts."""
         length = v.shape[1]
         seen = advanced(state.seen, length, keep)
-        if self.options.taps:
-            both = torch.cat((state.rows.to(v.dtype), v), 1)
-            mixed = toeplitz_mix(both, self.spatial, causal=True)[:, -length:]
-            last = (seen - state.seen)[:, None] + torch.arange(self.reach - 1, device=v.device)
-            wide = last[..., None].expand(-1, -1, v.shape[-1])
-            rows = both.gather(1, wide).to(state.rows.dtype)
-            bias = self.bias.repeat_interleave(v.shape[-1] // self.bias.shape[0], dim=0).t()
-            return mixed + bias, SpatialState(seen, rows, None)
         assert self.max_length is not None
         before = state.rows.shape[1]
         if keep is None and all_read(state.seen, before):
@@ -352,7 +335,6 @@ class GMLP(SpatialMLP):
             {"gate": "additive"},
             {"gate": "linear"},
             {"spatial": "toeplitz"},
-            {"spatial": "toeplitz", "taps": 3},
         ),
         limits=_limits,
     )

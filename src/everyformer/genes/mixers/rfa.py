@@ -16,21 +16,21 @@ no level without gates). Source: Peng et al. 2021, arXiv 2103.02143, sections 3.
 
 Deviations. sin and cos are signed, so a denominator d may be near 0 or below: it becomes
 sign(d) max(|d|, 1e-6). The published code divides by max(d, 1) of features scaled by 0.1, which
-shrinks what the first tokens give; ``compat_clamp`` does that. Rows are drawn anew in training as
+shrinks what the first tokens give. Rows are drawn anew in training as
 published (there from a pool of 500, here ``pool``), never in evaluation, where the published code
 takes the pool's first. The gate's bias is not published: it starts where g is 0.95.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
-from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.errors import GeneError
 from everyformer.core.trials import Make, Pair, Trials, near, output
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
@@ -70,15 +70,7 @@ class RFAOptions(KernelOptions):
     """training calls after which rows are drawn anew; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
     """number of draws from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
-    compat_clamp: bool = False
-    """scale and denominators of the authors' causal code"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.compat_clamp and (self.gate or self.feature_map != "fourier"):
-            raise ConfigError(
-                "compat_clamp=True is the published code, which has no gate and no arccos features"
-            )
+    gone: ClassVar[dict[str, Any]] = {"compat_clamp": False}
 
 
 def fourier_features_reference(x: Tensor, projection: Tensor) -> Tensor:
@@ -119,7 +111,7 @@ class RFA(KernelAttention):
     """Random feature attention over (B, L, width).
 
     Raises:
-        GeneError: a gate, or ``compat_clamp``, where there is no order of time.
+        GeneError: a gate where there is no order of time.
     """
 
     name = "rfa"
@@ -132,7 +124,6 @@ class RFA(KernelAttention):
         causal=(
             {"gate": True},
             {"gate": True, "feature_map": "arccos", "features": 16, "temperature": 2.0},
-            {"compat_clamp": True},
         ),
         limits=_limits,
     )
@@ -142,25 +133,21 @@ class RFA(KernelAttention):
 
     def feature_sizes(self) -> tuple[int, bool]:
         o = self.options
-        for name in ("gate", "compat_clamp"):
-            if not getattr(o, name):
-                continue
+        if o.gate:
             if not self.causal:
                 raise GeneError(
-                    f"rfa: {name}=True is defined for causal self-attention alone, but causal="
-                    f"False was given: leave {name} at its default here"
+                    "rfa: gate=True is defined for causal self-attention alone, but causal=False "
+                    "was given: leave gate at its default here"
                 )
             self.no_context = (
-                f"rfa with {name}=True is causal self-attention and reads no context: build "
-                f"cross-attention with causal=False and {name} at its default"
+                "rfa with gate=True is causal self-attention and reads no context: build "
+                "cross-attention with causal=False and gate at its default"
             )
         return o.features * (2 if o.feature_map == "fourier" else 1), o.gate
 
     def add_features(self) -> None:
         o, size = self.options, self.head_dim
         self.guard = Denominator("signed", 1e-6) if o.feature_map == "fourier" else POSITIVE
-        if o.compat_clamp:
-            self.guard = Denominator("above", 1.0)
         self.random = Projection(self.heads, o.features, size, o.draw, o.redraw, o.pool)
         self.scale = nn.Parameter(torch.ones(self.heads, 1, size))
         self.gate = nn.Linear(self.width, self.heads) if o.gate else None
@@ -177,29 +164,19 @@ class RFA(KernelAttention):
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         assert drawn is not None
-        x = self._direction(k)
-        if self.options.compat_clamp:
-            return fourier_features(x, drawn) * (0.1 * math.sqrt(self.options.features)), None
         make = fourier_features if self.options.feature_map == "fourier" else rectified_features
-        return make(x, drawn), None
+        return make(F.normalize(widened(k), dim=-1), drawn), None
 
     def log_kernel(self, q: Tensor, k: Tensor) -> Tensor:
         """Logs of the Gaussian kernel, or of the arc-cosine one: (B, H, L, S)."""
         scale = self.scale / self.options.temperature
-        x, y = (self._direction(t) * scale.to(t) for t in (q, k))
+        x, y = (F.normalize(widened(t), dim=-1) * scale.to(t) for t in (q, k))
         if self.options.feature_map == "fourier":
             return -torch.cdist(x, y).square() / 2
         sizes = x.norm(dim=-1)[..., None] * y.norm(dim=-1)[..., None, :]
         cosine = (x @ y.mT / sizes).clamp(-1, 1)
         angle = cosine.acos()
         return (sizes * (angle.sin() + (math.pi - angle) * cosine)).log()
-
-    def _direction(self, x: Tensor) -> Tensor:
-        """Queries or keys at length 1 (of the published code: nearly)."""
-        x = widened(x)
-        if self.options.compat_clamp:
-            return x / (x.norm(dim=-1, keepdim=True) + 1e-3)
-        return F.normalize(x, dim=-1)
 
     def gates(self, x: Tensor) -> tuple[Tensor, Tensor] | None:
         if self.gate is None:
@@ -219,10 +196,10 @@ class RFA(KernelAttention):
     def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         assert drawn is not None
         o = self.options
-        more, size = (1e-3, 0.1) if o.compat_clamp else (0.0, o.features**-0.5)
+        size = o.features**-0.5
 
         def phi(x: Tensor) -> Tensor:
-            products = x / (x.norm(dim=-1, keepdim=True) + more) @ drawn.to(x.dtype).mT
+            products = x / x.norm(dim=-1, keepdim=True) @ drawn.to(x.dtype).mT
             if o.feature_map == "arccos":
                 return products.relu() * size
             return torch.cat([products.sin(), products.cos()], -1) * size

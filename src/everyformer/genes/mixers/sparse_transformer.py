@@ -18,14 +18,14 @@ of up to 128 layers that are trained for long, begins with an output layer of 0 
 short trainings (150 steps on text: 2.85 nats a byte against 2.49, and 2.40 with an output layer
 that does not begin at 0).
 
-Source: Child et al. 2019, arXiv 1904.10509, sections 4 and 5; the released kernels take l tokens in
-A1 of the strided form, the paper's formula l + 1 (``inclusive``).
+Source: Child et al. 2019, arXiv 1904.10509, sections 4 and 5; A1 of the strided form has l tokens,
+as the released kernels take it (the paper's formula: l + 1).
 """
 
 import dataclasses
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from everyformer.core.bounds import Count, When
 from everyformer.core.errors import GeneError
@@ -54,11 +54,10 @@ class SparseTransformerOptions(PatternOptions):
     """c, summary columns of the fixed pattern (default: 8, at most l / 4)"""
     groups: Annotated[Count, When("pattern", "fixed")] = 1
     """groups of heads with summary columns of their own"""
-    inclusive: Annotated[bool, When("pattern", "strided")] = False
-    """A1 of the strided pattern with l + 1 tokens, as the paper's formula is printed"""
     key_dim: Count | None = None
     """channels of a head's queries and keys (default: as many as of its values; released networks
     of pictures have half of them)"""
+    gone: ClassVar[dict[str, Any]] = {"inclusive": False}
 
 
 LIMITS = {
@@ -69,7 +68,7 @@ LIMITS = {
 TRIALS = Trials(
     variants=(
         {"stride": 5},
-        {"stride": 4, "mode": "heads", "inclusive": True},
+        {"stride": 4, "mode": "heads"},
         {"stride": 5, "columns": 2, "pattern": "fixed", "groups": 2, "backend": "blocked"},
         {"stride": 4, "columns": 2, "pattern": "fixed", "mode": "interleave", "bias": ("value",)},
         {"stride": 6, "mode": "interleave", "backend": "blocked"},
@@ -156,9 +155,9 @@ class SparseTransformer(PlanAttention):
         self, pattern: str, group: int = 0
     ) -> tuple[tuple[Pattern, ...], tuple[Pattern, ...]]:
         """A1 and A2 of either pair, for the heads of one group."""
-        o, causal = self.options, self.causal
+        causal = self.causal
         if pattern == "strided":
-            back = self.stride - 1 + o.inclusive
+            back = self.stride - 1
             return (Near(before=back, after=back, causal=causal),), (
                 Near(dilation=self.stride, causal=causal),
             )

@@ -27,11 +27,7 @@ class TablePosition(Position):
 
     def embed(self, positions: Tensor) -> Tensor:
         self.check(positions)
-        return nn.functional.embedding(self.rows(positions), self.table)
-
-    def rows(self, positions: Tensor) -> Tensor:
-        """Rows of the table for ``positions``."""
-        return positions
+        return nn.functional.embedding(positions, self.table)
 
 
 def vectors_and_likeness(position: Position, length: int | None) -> Panels:

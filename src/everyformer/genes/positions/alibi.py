@@ -7,25 +7,24 @@
 
 No vector of position enters anywhere else. In a bidirectional mixer (not in the paper; the three
 forms are its author's): ``symmetric`` -m_h |i - j|; ``asymmetric`` with slopes of their own for
-keys to the right; ``split``, where the first half of the heads sees the left alone and the second
-half the right alone (the token itself is seen by both), each half with the slopes of that many
-heads. ``lowest`` c makes the bias max(-m_h (i - j), -c); ``stretch`` s makes the slopes m_h / s,
-for texts s times as long as those of the training.
+keys to the right, which are learned; ``split``, where the first half of the heads sees the left
+alone and the second half the right alone (the token itself is seen by both), each half with the
+slopes of that many heads.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
-authors' repository, issue 5; the bound is found in Google's meliad. Cost: in a causal mixer nothing
-beside attention's own (see `engines.softmax.slopes`); with a bound, both sides, ``learned``,
-padding or dropout on the weights O(H L S) additions. Nothing is learned unless ``learned``.
+authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
+`engines.softmax.slopes`); with both sides, ``learned``, padding or dropout on the weights O(H L S)
+additions. Nothing is learned unless ``learned``.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Amount, Times, When
+from everyformer.core.bounds import Amount
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, require_word
 from everyformer.core.position import Sizes
@@ -46,15 +45,9 @@ class AlibiOptions(Options):
     0 leaves a head without positions"""
     sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
     """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
-    right_slopes: Annotated[tuple[Amount, ...] | None, When("sides", "asymmetric")] = None
-    """slopes of keys to the right, where an author's asymmetric form has others (default: as to the
-    left, and learned)"""
     learned: bool = False
     """whether the slopes are trained (as logarithms), from these at the start"""
-    lowest: Amount | None = None
-    """a bias falls no further than to minus this (bounded ALiBi; default: it falls for ever)"""
-    stretch: Times = 1.0
-    """how many times longer texts are than those of the training: slopes are divided by it"""
+    gone: ClassVar[dict[str, Any]] = {"right_slopes": None, "lowest": None, "stretch": 1.0}
 
 
 def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
@@ -105,7 +98,6 @@ class Alibi(AdditivePosition):
         inside=(
             {},
             {"learned": True, "window": 5, "kv_heads": 1},
-            {"lowest": 0.4, "stretch": 3.0},
             {
                 "mixer": "by-head",
                 "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
@@ -122,17 +114,15 @@ class Alibi(AdditivePosition):
             self._check_sides(sizes.causal)
             self.causal = False
         self.slopes = self._slopes_of_heads()
-        self.right_slopes = self.slopes if o.right_slopes is None else o.right_slopes
-        both = (self.slopes, self.right_slopes)
-        for slopes in both:
-            if len(slopes) != self.heads:
-                raise GeneError(
-                    f"position 'alibi' needs one slope for each of heads={self.heads}, not {slopes}"
-                )
+        if len(self.slopes) != self.heads:
+            raise GeneError(
+                f"position 'alibi' needs one slope for each of heads={self.heads}, not "
+                f"{self.slopes}"
+            )
         self.logarithms: nn.Parameter | None = None
         if o.learned:
-            starts = both if o.sides == "asymmetric" else both[:1]
-            if min(min(slopes) for slopes in starts) == 0:
+            starts = [self.slopes] * (1 + (o.sides == "asymmetric"))
+            if min(self.slopes) == 0:
                 raise GeneError("learned slopes of 'alibi' are kept as logarithms: start above 0")
             self.logarithms = nn.Parameter(torch.tensor(starts).log())
             self.logarithms.no_decay = True  # type: ignore[attr-defined]
@@ -144,8 +134,6 @@ class Alibi(AdditivePosition):
         if self.options.sides == "asymmetric":
             left = torch.where(distance >= 0, left, right)
         bias = -left * away
-        if self.options.lowest is not None:
-            bias = bias.clamp(min=-self.options.lowest)
         if self.options.sides != "split":
             return bias
         heads = torch.arange(len(left), device=distance.device).view(left.shape)
@@ -153,18 +141,16 @@ class Alibi(AdditivePosition):
         return bias.masked_fill(hidden, -math.inf)
 
     def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        if self.options.sides != "symmetric" or self.options.lowest is not None:
+        if self.options.sides != "symmetric":
             return None
         return self._rates(dtype, torch.empty((), device=device))[0]
 
     def _rates(self, dtype: torch.dtype, against: Tensor) -> tuple[Tensor, Tensor]:
         """Slopes to the left and to the right, (H, 1 ... 1) each, to be laid ``against`` this."""
         if self.logarithms is None:
-            both = (self.slopes, self.right_slopes)
-            rates = torch.tensor(both, dtype=dtype, device=against.device)
+            rates = torch.tensor([self.slopes], dtype=dtype, device=against.device)
         else:
             rates = self.logarithms.to(dtype).exp()
-        rates = rates / self.options.stretch
         rates = rates.view(*rates.shape, *[1] * against.dim())
         return rates[0], rates[-1]
 
@@ -190,10 +176,10 @@ class Alibi(AdditivePosition):
                 f"position 'alibi' with sides='{o.sides}' says how keys to the right are seen, but "
                 "causal=True hides them all: use sides='symmetric'"
             )
-        if o.sides == "asymmetric" and o.right_slopes is None and not o.learned:
+        if o.sides == "asymmetric" and not o.learned:
             raise GeneError(
                 "position 'alibi' with sides='asymmetric' has the same slopes on both sides for "
-                "ever: give right_slopes=..., or learned=True"
+                "ever: give learned=True"
             )
         if o.sides == "split" and self.heads == 1:
             raise GeneError("position 'alibi' with sides='split' needs a head for each side")

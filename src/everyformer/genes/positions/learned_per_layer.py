@@ -6,28 +6,22 @@ It is added to the residual stream itself, so what one layer adds reaches all th
 tables fix the longest sequence; asking beyond them is an error, never a wrap. Rows of unused
 positions get no gradient.
 
-``align="end"`` counts rows from the table's end: the last token of a sequence has the last row,
-however long the sequence is. The rows of all tokens then change with every token more, so there is
-no state: whole sequences are recomputed.
-
-Source: Al-Rfou et al. 2018, arXiv 1808.04444, section "Positional Embeddings"; the alignment at the
-end is that of Transformer-XL's authors' code (``attn_type=3``). Start: N(0, 0.02^2), ours. Cost: N
-max_length width parameters.
+Source: Al-Rfou et al. 2018, arXiv 1808.04444, section "Positional Embeddings". Start:
+N(0, 0.02^2), ours. Cost: N max_length width parameters.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Amount
 from everyformer.core.config import Options
-from everyformer.core.mask import lengths_of
 from everyformer.core.panels import Panel, Panels, Pictures
-from everyformer.core.position import Position, Sizes
+from everyformer.core.position import Position
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions._tables import TablePosition
@@ -39,8 +33,7 @@ class LearnedPerLayerOptions(Options):
 
     std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of the tables at the start (0 starts from zeros)"""
-    align: Literal["start", "end"] = "start"
-    """which row is fixed: the first is that of the first token, or the last that of the last"""
+    gone: ClassVar[dict[str, Any]] = {"align": "start"}
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -68,21 +61,11 @@ class LearnedPerLayer(TablePosition):
     """
 
     name = "learned-per-layer"
-    trials = Trials(variants=({}, {"align": "end"}), limits=_limits)
+    trials = Trials(limits=_limits)
     acts_on = "layers"
     holds = "tables"
     Options = LearnedPerLayerOptions
     options: LearnedPerLayerOptions
-
-    def build(self, sizes: Sizes) -> None:
-        super().build(sizes)
-        if self.options.align == "end":
-            self.streams = "with align='end' the rows of all tokens change with their number"
-
-    def rows(self, positions: Tensor) -> Tensor:
-        if self.options.align == "start":
-            return positions
-        return positions + len(self.table) - lengths_of(positions)
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         tables = [layer.table.detach() for layer in layers if isinstance(layer, LearnedPerLayer)]

@@ -5,16 +5,15 @@
 p is the position from 0, d the width. PE[p+k] is PE[p] under a rotation that depends on k
 alone, so a linear layer can read relative offsets. Wavelengths: 2 pi to 10000^((d-2)/d) 2 pi.
 
-Three layouts are in use: ``interleaved`` (the paper), ``halves`` (all sines, then all cosines:
-RoFormer, XLNet, Marian) and halves with ``freq="t2t"``, where w_m = 10000^(-m/(d/2-1)), the
-tensor2tensor code of the same authors, whose frequencies differ. At odd d the last channel is 0.
+Two layouts are in use: ``interleaved`` (the paper) and ``halves`` (all sines, then all cosines:
+RoFormer, XLNet, Marian). At odd d the last channel is 0.
 
 Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.5. Cost: L d sines, no parameters.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -28,8 +27,7 @@ from everyformer.core.position import Position, Sizes
 from everyformer.genes.positions import POSITIONS
 
 Layout = Literal["interleaved", "halves"]
-Frequencies = Literal["paper", "t2t"]
-LAYOUTS, FREQUENCIES = get_args(Layout), get_args(Frequencies)
+LAYOUTS = get_args(Layout)
 
 
 @dataclass(frozen=True)
@@ -38,10 +36,9 @@ class SinusoidalOptions(Options):
 
     layout: Layout = "interleaved"
     """order of sines and cosines: alternating (the paper) or one half each"""
-    freq: Frequencies = "paper"
-    """exponents: 2m/d (the paper) or m/(d/2-1) (tensor2tensor)"""
     base: Positive = 10000.0
     """ratio of the slowest to the fastest wave"""
+    gone: ClassVar[dict[str, Any]] = {"freq": "paper"}
 
 
 def sinusoid_reference(
@@ -49,15 +46,13 @@ def sinusoid_reference(
     width: int,
     *,
     layout: Layout = "interleaved",
-    freq: Frequencies = "paper",
     base: float = 10000.0,
 ) -> Tensor:
     """The definition, one number at a time, in float64: (*positions.shape, width)."""
     table = torch.zeros(*positions.shape, width, dtype=torch.float64)
     half = width // 2
     for m in range(half):
-        exponent = 2 * m / width if freq == "paper" else m / max(half - 1, 1)
-        angle = positions.double() * base**-exponent
+        angle = positions.double() * base ** (-2 * m / width)
         sine, cosine = (2 * m, 2 * m + 1) if layout == "interleaved" else (m, half + m)
         table[..., sine], table[..., cosine] = angle.sin(), angle.cos()
     return table
@@ -68,22 +63,19 @@ def sinusoid(
     width: int,
     *,
     layout: Layout = "interleaved",
-    freq: Frequencies = "paper",
     base: float = 10000.0,
     dtype: torch.dtype = torch.float32,
 ) -> Tensor:
     """Waves at integer ``positions`` (...,) as (..., width); angles in float32 or wider.
 
     Raises:
-        ConfigError: another ``layout`` or ``freq``.
+        ConfigError: another ``layout``.
     """
     require_word("layout", layout, LAYOUTS)
-    require_word("freq", freq, FREQUENCIES)
     half = width // 2
     wide = torch.float64 if dtype == torch.float64 else torch.float32
     m = torch.arange(half, device=positions.device, dtype=widest(positions.device))
-    exponent = 2 * m / width if freq == "paper" else m / max(half - 1, 1)
-    angles = positions[..., None].to(wide) * (base**-exponent).to(wide)
+    angles = positions[..., None].to(wide) * (base ** -(2 * m / width)).to(wide)
     if layout == "interleaved":
         waves = torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(-2)
     else:
@@ -105,7 +97,7 @@ class Sinusoidal(Position):
 
     def embed(self, positions: Tensor) -> Tensor:
         o = self.options
-        return sinusoid(positions, self.width, layout=o.layout, freq=o.freq, base=o.base)
+        return sinusoid(positions, self.width, layout=o.layout, base=o.base)
 
     def pictures(self, length: int | None, layers: Sequence[Position]) -> Pictures:
         return {"encodings": lambda: self._waves(length or 32)}

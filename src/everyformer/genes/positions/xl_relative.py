@@ -5,7 +5,7 @@
 r_d in R^width holds the waves of distance d, sines in one half and cosines in the other; u and v
 are vectors of a head, so the four terms are (a) content q k, (b) distance by content q R, (c) the
 key's own weight u k, and (d) the distance's own weight v R. All four share the factor 1/sqrt(D).
-W_R belongs to a layer; u and v too, or to all layers together (``untie``).
+W_R, u and v belong to a layer.
 
 ``distances="learned"`` replaces W_R r_d by a learned vector and v R_d by a learned number for every
 distance up to ``reach``, farther ones sharing the last:
@@ -14,7 +14,7 @@ distance up to ``reach``, farther ones sharing the last:
 
 Source: Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B; layout of the waves, their
 clamp and the learned form (``attn_type=1``) as in the authors' code, where u and v start at
-N(0, 0.02^2) and serve all layers. Bidirectional as in XLNet (Yang et al. 2019, 1906.08237), which
+N(0, 0.02^2). Bidirectional as in XLNet (Yang et al. 2019, 1906.08237), which
 sees the distances of both sides. W_R starts as attention's own projections do. Cost: O(L S D)
 beside attention's own for the distances, and W_R r once a call for the S of them, kept between
 calls without gradients. The paper's memory of segments is no part of it.
@@ -22,17 +22,17 @@ calls without gradients. The paper's memory of segments is no part of it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Affects, Amount, Count, Dropout, When, Whole
+from everyformer.core.bounds import Affects, Amount, Count, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.panels import Panel, Panels, Recorded, layer_title
-from everyformer.core.position import Position, Sizes
+from everyformer.core.position import Sizes
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.engines.projections import applied
@@ -52,18 +52,15 @@ TERMS = ("a: content", "b: distance by content", "c: the key's own", "d: the dis
 class XlRelativeOptions(Options):
     """Options of `XlRelative`."""
 
-    untie: bool = True
-    """u and v of its own for each layer, or one pair for all layers of a stack, as published"""
     clamp: Annotated[Whole | None, When("distances", "waves")] = None
     """waves of farther distances are those of this one (default: of each its own)"""
-    wave_dropout: Annotated[Dropout, When("distances", "waves")] = 0.0
-    """dropout on the waves in training, as in the authors' code"""
     distances: Literal["waves", "learned"] = "waves"
     """what a distance is known by: waves through W_R, or a vector and a number learned for each"""
     reach: Annotated[Count | None, When("distances", "learned")] = None
     """of learned distances: the largest with an entry of its own (default: max_length - 1)"""
     start_std: Annotated[Amount, Affects("nothing")] = 0.02
     """standard deviation of u and v, and of learned distances, at the start"""
+    gone: ClassVar[dict[str, Any]] = {"untie": True, "wave_dropout": 0.0}
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -142,18 +139,6 @@ class XlRelative(ScorePosition):
                 part.no_decay = True  # type: ignore[attr-defined]
         self._remembered = Remembered()
 
-    def join(self, first: Position) -> None:
-        if self.options.untie:
-            return
-        assert isinstance(first, XlRelative)
-        if first.u.shape != self.u.shape:
-            raise GeneError(
-                f"position 'xl-relative' with untie=False has one u and v for all layers, but "
-                f"their heads differ, {tuple(first.u.shape)} and {tuple(self.u.shape)}: use "
-                "untie=True"
-            )
-        self.u, self.v = first.u, first.v
-
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
         u = scale * self.u.to(dtype)[:, None]
         if self.table is not None and self.numbers is not None:
@@ -228,9 +213,7 @@ class XlRelative(ScorePosition):
         assert self.encode is not None
 
         def make(distances: Tensor) -> Tensor:
-            waves = self._waves(distances, dtype)
-            waves = F.dropout(waves, self.options.wave_dropout, self.training)
-            return self._project(waves).transpose(0, 1)
+            return self._project(self._waves(distances, dtype)).transpose(0, 1)
 
         weights = [*self.encode.parameters()]
         if self.training or not weights:

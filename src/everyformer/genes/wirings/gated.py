@@ -26,7 +26,7 @@ Source: Parisotto et al. 2020, arXiv 1910.06764.
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from torch import Tensor
@@ -47,8 +47,7 @@ class GatedOptions(Options):
     """b_g at the start: the larger, the nearer is a layer to the identity"""
     relu: bool = True
     """whether a sub-layer's output goes through a ReLU before the gate"""
-    last_norm: bool = False
-    """whether the stack norms what comes out of the last layer"""
+    gone: ClassVar[dict[str, Any]] = {"last_norm": False}
 
 
 @WIRINGS.register("gated")
@@ -59,20 +58,17 @@ class Gated(Residual):
     Options = GatedOptions
     options: GatedOptions
     recorded = Gate.recorded
+    last_norm = False
     trials = Trials(
         variants=(
             {"gate": "gru", "gate_bias": 0.5},
             {"gate": "output", "relu": False},
-            {"gate": "highway", "last_norm": True},
+            {"gate": "highway"},
             {"gate": "sigtanh"},
             {"gate": "input"},
             {"gate": "residual"},
         )
     )
-
-    def __init__(self, options: GatedOptions | None = None) -> None:
-        super().__init__(options)
-        self.last_norm = self.options.last_norm
 
     def make_gate(self, width: int) -> Gate | None:
         gate = GATES.get(self.options.gate)

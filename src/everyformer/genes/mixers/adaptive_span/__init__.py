@@ -4,18 +4,16 @@
     a_ij = m_z(u_ij) e^(s_ij) / sum_j' m_z(u_ij') e^(s_ij'),      y_i = sum_j a_ij v_j
 
 j = i - S .. i - 1 (S = ``window``; the token itself is not seen), u = i - j - 1 as in the authors'
-code: at z = 0 the R nearest keys have weights 1, (R - 1)/R .. 1/R (``ramp_origin="own"``: u = i -
-j, the paper's formula, one key less). z_h = S z^_h of a head is a parameter z^ in [0, 1], set back
-into it after every step of a training; its loss ``span`` is lambda times the mean z of the heads,
-added up over layers. Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the layer's input. p is a
-learned vector for each distance, one table for all heads and all layers.
+code (the paper's formula has i - j, one key less): at z = 0 the R nearest keys have weights 1,
+(R - 1)/R .. 1/R. z_h = S z^_h of a head is a parameter z^ in [0, 1], set back into it after every
+step of a training; its loss ``span`` is lambda times the mean z of the heads, added up over layers.
+Dynamic spans are z_hi = S sigma(v_h . x_i + b_h) of the layer's input; b starts at -4 as in the
+paper, which makes z about 0.02 S. p is a learned vector for each distance, one table for all heads
+and all layers.
 
 Bidirectional (our extension): both sides, the token itself included, |i - j| < S and u = |i - j|; p
 tells the sides apart. Nothing tells where a text begins; `--position sinusoidal` does, where that
 matters.
-
-``persistent`` is all-attention: N learned keys (sqrt(D) K) and values (sqrt(N) V) a head stand
-beside those of tokens in the same softmax, without p or m, and the block has no feed-forward.
 
 Keys with m = 0 have no weight, so leaving them out is exact: heads are sorted by span into bands
 and each band computes its longest span alone (`everyformer.engines.softmax.spans`); compiled graphs
@@ -25,29 +23,17 @@ As published, training goes on from segment to segment with the inputs of the la
 get no gradient: `--memory segment --memory.slots S`. Rows that no span of the layer reaches are not
 projected. With M < S slots spans end at M tokens where the memory shows the last M alone.
 
-Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code; all-attention:
-Sukhbaatar et al. 2019, arXiv 1907.01470. Cost: O(L (R + max z) d) time, O(L d) memory.
+Source: Sukhbaatar et al. 2019, arXiv 1905.07799; equations by the authors' code.
+Cost: O(L (R + max z) d) time, O(L d) memory.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.bounds import (
-    Affects,
-    Amount,
-    Count,
-    Dropout,
-    Positive,
-    Real,
-    Share,
-    When,
-    Whole,
-)
+from everyformer.core.bounds import Affects, Amount, Count, Dropout, Positive, Share, When
 from everyformer.core.config import Options
 from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
@@ -84,22 +70,15 @@ class AdaptiveSpanOptions(Options):
     """z / S at the start: 0 sees R keys, 1 the whole window"""
     dynamic: bool = False
     """whether every token has spans of its own, made of what the layer reads there"""
-    dynamic_bias: Annotated[Real, Affects("nothing"), When("dynamic", True)] = -4.0
-    """b at the start: the paper's -4 makes z about 0.02 S"""
-    per: Literal["head", "layer"] = "head"
-    """what has a span of its own: every head, or all heads of a layer have one"""
     penalty: Annotated[Amount, Affects("nothing")] = 2e-6
     """lambda, weight of the mean z of the heads, added up over layers"""
     span_lr: Annotated[Positive, Affects("nothing")] = 1.0
     """learning rate of what makes z, times that of the other weights"""
-    ramp_origin: Literal["nearest", "own"] = "nearest"
-    """where the ramp counts from: the nearest past token (the authors' code) or the token itself
-    (the paper's formula), one key less"""
-    persistent: Whole = 0
-    """keys and values a head that are learned and always seen, instead of a feed-forward
-    (all-attention, by the same authors)"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+    gone: ClassVar[dict[str, Any]] = {
+        "dynamic_bias": -4.0, "per": "head", "ramp_origin": "nearest", "persistent": 0
+    }  # fmt: skip
 
 
 ENGINE = "soft windows"
@@ -124,42 +103,29 @@ class AdaptiveSpan(HeadMixer):
 
     def build(self, max_length: int | None) -> None:
         super().build(max_length)
-        o, size = self.options, self.head_dim
+        o = self.options
         if o.ramp > o.window:
             raise GeneError(
                 f"ramp={o.ramp} is wider than window={o.window}: a span fades out inside the "
                 f"window; give a ramp of at most {o.window}"
             )
-        if not self.causal and o.ramp_origin == "own":
-            raise GeneError(
-                "ramp_origin='own' is of the causal form: both ways a token sees itself, and the "
-                "ramp counts from there; leave it out"
-            )
-        near = int(self.causal and o.ramp_origin == "nearest")
-        self.whole = Reach(o.window, both=not self.causal, near=near)
+        self.whole = Reach(o.window, both=not self.causal)
         if self.memory is not None:
             self._check_memory(self.memory)
             self.packs_with_state, self.states = True, (KeyValueState, self.memory.holds)
         self.add_projections(())
-        self.table = normal_table(self.whole.columns, size, std=1.0)
-        spans = self.heads if o.per == "head" else 1
+        self.table = normal_table(self.whole.columns, self.head_dim, std=1.0)
         self.spans: nn.Parameter | None = None
         self.spans_of: nn.Linear | None = None
         if o.dynamic:
             self.counts_tokens = True
-            self.spans_of = nn.Linear(self.width, spans)
-            nn.init.constant_(self.spans_of.bias, o.dynamic_bias)
+            self.spans_of = nn.Linear(self.width, self.heads)
+            nn.init.constant_(self.spans_of.bias, -4.0)
         else:
-            self.spans = nn.Parameter(torch.full((spans,), o.start))
+            self.spans = nn.Parameter(torch.full((self.heads,), o.start))
         for part in (self.spans, *(self.spans_of.parameters() if self.spans_of else ())):
             if part is not None:
                 part.no_decay, part.lr_scale = True, o.span_lr
-        self.keys = self.values = None
-        if o.persistent:
-            # of one size with the tokens' where they are used
-            self.keys = normal_table(self.heads, o.persistent, size, std=size**-0.5)
-            self.values = normal_table(self.heads, o.persistent, size, std=o.persistent**-0.5)
-        self.with_feedforward = self.feeds({"persistent": o.persistent})
         self._known: tuple[Tensor, Spans] | None = None
 
     def _check_memory(self, memory: Memory) -> None:
@@ -188,10 +154,6 @@ class AdaptiveSpan(HeadMixer):
     def vectors(self) -> Tensor:
         """p of the distances that queries may read."""
         return self.whole.part(self.table, self.reach.farthest)
-
-    @classmethod
-    def feeds(cls, options: Mapping[str, Any]) -> bool:
-        return not options.get("persistent", 0)
 
     def join(self, first: Mixer) -> None:
         assert isinstance(first, AdaptiveSpan)
@@ -305,7 +267,7 @@ class AdaptiveSpan(HeadMixer):
         else:
             assert self.spans_of is not None
             share = self.spans_of(x).to(wide).sigmoid().transpose(1, 2)
-        return (self.options.window * share).expand(-1, self.heads, -1)
+        return self.options.window * share
 
     def _reach_of(self, farthest: list[int]) -> int:
         """Tokens that later ones can see: with dynamic spans any in the window."""
@@ -317,29 +279,15 @@ class AdaptiveSpan(HeadMixer):
     ) -> Tensor:  # fmt: skip
         """Heads' outputs (B, H, L, D)."""
         scale = self.head_dim**-0.5
-        plain = self.causal and q.shape[2] == 1 and first is None and self.keys is None
+        plain = self.causal and q.shape[2] == 1 and first is None
         working = self.training or torch.is_grad_enabled() or torch.compiler.is_compiling()
         if plain and not working:
             assert spans.fade is not None
             return one_soft_window(q, k, v, self.vectors, spans.fade, scale)
-        y, logsum = soft_windows(
+        return soft_windows(
             q, k, v, self.vectors, spans.ends, reach=self.reach, ramp=self.options.ramp,
             farthest=spans.farthest, first=first, last=last, scale=scale, dropout=self.dropout,
         )  # fmt: skip
-        persistent = self._persistent()
-        if persistent is None:
-            return y
-        keys, values = (t.to(q.dtype) for t in persistent)
-        scores = (scale * q @ keys.transpose(-1, -2)).to(logsum.dtype)
-        total = scores.logsumexp(-1).logaddexp(logsum)[..., None]
-        fixed = F.dropout((scores - total).exp(), self.dropout).to(v.dtype)
-        return y * (logsum[..., None] - total).exp().to(v.dtype) + fixed @ values
-
-    def _persistent(self) -> tuple[Tensor, Tensor] | None:
-        """Keys and values (H, N, D) that every token sees; None: there are none."""
-        if self.keys is None or self.values is None:
-            return None
-        return self.keys * self.head_dim**0.5, self.values * self.options.persistent**0.5
 
     def _losses(self, spans: Spans, keep: Tensor | None) -> Losses:
         """lambda times the mean z, over heads and, of dynamic spans, over real tokens."""
@@ -366,20 +314,15 @@ class AdaptiveSpan(HeadMixer):
         tally("span", sums)
         record(self, "spans", lambda: spans()[0, :, 0] if z.shape[2] == 1 else spans()[0])
         if tracing() and q.shape[2] == k.shape[2]:
-            record(self, "weights", lambda: self._weights(q, k, z, rows.keep)[..., : k.shape[2]])
+            record(self, "weights", lambda: self._weights(q, k, z, rows.keep))
 
     def _weights(self, q: Tensor, k: Tensor, z: Tensor, keep: Tensor | None = None) -> Tensor:
-        persistent, ends = self._persistent(), z + self.options.ramp
-        return soft_weights(
-            q, k, self.vectors, ends, reach=self.reach, ramp=self.options.ramp, keep=keep,
-            persistent=None if persistent is None else persistent[0],
-        )  # fmt: skip
+        ramp = self.options.ramp
+        return soft_weights(q, k, self.vectors, z + ramp, reach=self.reach, ramp=ramp, keep=keep)
 
     def text_reference(self, text: Rows) -> Tensor:
         q, k, v = self.project(text.x)
-        weights, persistent = self._weights(q, k, self._z(text.x), text.keep), self._persistent()
-        if persistent is not None:
-            v = torch.cat((v, persistent[1].to(v.dtype).expand(len(v), -1, -1, -1)), 2)
+        weights = self._weights(q, k, self._z(text.x), text.keep)
         return self.merge(weights.to(v.dtype) @ v)
 
     def empty_state(self, batch: int, **like: Any) -> State:

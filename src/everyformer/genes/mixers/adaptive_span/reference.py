@@ -10,13 +10,13 @@ from everyformer.engines.softmax.spans import Reach
 
 def soft_weights(
     q: Tensor, k: Tensor, table: Tensor, ends: Tensor, *, reach: Reach, ramp: float,
-    persistent: Tensor | None = None, keep: Tensor | None = None,
+    keep: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The matrix A (B, H, L, L + N), the persistent vectors' weights after those of tokens.
+    """The matrix A (B, H, L, L).
 
     Args:
         q, k: (B, H, L, D). table: (columns, D), farthest past first. ends: (B or 1, H, L or 1).
-        persistent: (H, N, D) keys that are always seen. keep: (B, L) bool.
+        keep: (B, L) bool.
     """
     wide = torch.promote_types(q.dtype, torch.float32)
     q, k, table, ends = (t.to(wide) for t in (q, k, table, ends))
@@ -31,10 +31,6 @@ def soft_weights(
         m = m * keep[:, None, None]
     known = table[(far - x).clamp(0, len(table) - 1)]
     scores = (q[:, :, :, None] * (k[:, :, None] + known)).sum(-1) / math.sqrt(q.shape[-1])
-    if persistent is not None:
-        fixed = q @ persistent.to(wide).transpose(-1, -2) / math.sqrt(q.shape[-1])
-        scores = torch.cat((scores, fixed), -1)
-        m = torch.cat((m.expand(*q.shape[:2], -1, -1), torch.ones_like(fixed)), -1)
     visible_scores = scores.masked_fill(m == 0, -math.inf)
     top = visible_scores.amax(-1, keepdim=True).detach()
     e = (visible_scores - top.masked_fill(top == -math.inf, 0)).exp() * m

@@ -47,11 +47,10 @@ TRIALS = Trials(
     variants=(
         {"window": 8, "ramp": 4, "start": 0.3},
         {"window": 40, "ramp": 3, "start": 0.1},
-        {"window": 12, "ramp": 5, "dynamic": True, "dynamic_bias": 0.0},
-        {"window": 5, "ramp": 5, "per": "layer", "start": 1.0, "persistent": 3},
+        {"window": 12, "ramp": 5, "dynamic": True},
+        {"window": 5, "ramp": 5, "start": 1.0},
     ),
     causal=(
-        {"window": 6, "ramp": 2, "ramp_origin": "own", "start": 0.4},
         {"window": 6, "ramp": 4, "start": 0.5, "memory": "segment", "slots": 6, "store": "inputs"},
         {"window": 9, "ramp": 3, "memory": "segment", "slots": 5},
     ),

@@ -24,7 +24,7 @@ open (fused softmax, b inside the scale, hard g2l in all released models).
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -83,16 +83,13 @@ class ETCOptions(Options):
     sharing: Literal["all", "sides", "none"] = "all"
     """projections: one set for all; one for long and one for global queries, which project all they
     read; or keys and values also apart for long and global ones"""
-    share_output: bool = False
-    """whether long and global tokens share the output layer (the authors' code has both)"""
     hard_g2l: bool = True
     """a global token reads long tokens of its own sentence alone"""
-    hard_l2g: bool = False
-    """a long token reads the global token of its own sentence alone (the authors' code has both)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+    gone: ClassVar[dict[str, Any]] = {"share_output": False, "hard_l2g": False}
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -114,8 +111,8 @@ TRIALS = Trials(
         {},
         {"radius": 3, "clip": 2, "sharing": "sides"},
         {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
-        {"radius": 0, "direction": False, "share_output": True},
-        {"radius": 4, "ordered": False, "hard_g2l": False, "hard_l2g": True},
+        {"radius": 0, "direction": False},
+        {"radius": 4, "ordered": False, "hard_g2l": False},
     ),
     limits=_limits,
     small={
@@ -134,6 +131,7 @@ class ETC(BuiltMixer, RowMixer):
     drawn_for = "mlm"
     honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
+    output_layers = ("out", "summary_out")
     Options = ETCOptions
     options: ETCOptions
 
@@ -152,10 +150,7 @@ class ETC(BuiltMixer, RowMixer):
         self.long_labels = Labels(self.distances + 2, heads, self.head_dim)
         self.summary_labels = Labels(self.distances + 2 + (not o.ordered), heads, self.head_dim)
         self.out = nn.Linear(width, width, bias="output" in o.bias)
-        self.summary_out = self.out
-        if not o.share_output:
-            self.output_layers = ("out", "summary_out")
-            self.summary_out = nn.Linear(width, width, bias="output" in o.bias)
+        self.summary_out = nn.Linear(width, width, bias="output" in o.bias)
         for out in (self.out, self.summary_out):
             if out.bias is not None:
                 nn.init.zeros_(out.bias)
@@ -206,9 +201,9 @@ class ETC(BuiltMixer, RowMixer):
         o = self.options
         if rows.global_tokens is None or rows.sentences is not None:
             return
-        if o.hard_g2l or o.hard_l2g:
+        if o.hard_g2l:
             raise UnsupportedError(
-                "etc: which global token may read which long ones (hard_g2l, hard_l2g) is told by "
+                "etc: which global token may read which long ones (hard_g2l) is told by "
                 "sentences: give mask.sentences with mask.global_tokens, or set both options to "
                 "False"
             )
@@ -249,12 +244,12 @@ class ETC(BuiltMixer, RowMixer):
         k, v = (in_units(keys, self._heads(t)) for t in self.long.read(long.x, "long"))
         other, more = (self._heads(t).transpose(1, 2) for t in self.long.read(summary.x, "global"))
         own, seen = (pairs_in_units(queries, t) for t in (own_of(long, summary), seen_of(summary)))
-        close, hard = pairs.distances().abs() <= self.options.radius, self.options.hard_l2g
+        close = pairs.distances().abs() <= self.options.radius
         products = (q_units.flatten(2, 3) @ widened(other).mT).unflatten(2, (-1, size))
         weights = self._softmax(
             (q_units @ widened(k).mT).add_(self._by_distance(near, pairs)),
-            products.add_(self._by_sentence(across, own, hard)),
-            (seen_in_units(long, keys) & close, both(seen, own) if hard else seen),
+            products.add_(self._by_sentence(across, own, False)),
+            (seen_in_units(long, keys) & close, seen),
         )
         near_weights, far_weights = (part.to(v.dtype) for part in weights)
         o = near_weights @ v + (far_weights.flatten(2, 3) @ more).unflatten(2, (-1, size))
@@ -374,7 +369,7 @@ class ETC(BuiltMixer, RowMixer):
         across = self.distances + own.long()
         near = apart.abs() <= o.radius
         parts = {
-            "long": seen & torch.where(alike, near, own if o.hard_l2g else seen),
+            "long": seen & torch.where(alike, near, seen),
             "global": seen & (alike | own if o.hard_g2l else seen),
         }
         distance = {"long": self._distance(apart), "global": self._between_globals(apart)}

@@ -33,13 +33,13 @@ round before; here it sees nothing before it unless asked. The function and its 
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.parts import start
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive, Whole
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -83,18 +83,12 @@ class ReformerOptions(Options):
     """n_r outside training and with a state (default: as in training)"""
     chunk: Count = 64
     """C, sorted tokens that see each other"""
-    look_back: Whole = 1
-    """chunks visible before a query's own, as in the authors' code"""
-    look_ahead: Whole | None = None
-    """chunks visible after it (default: 0 when causal, 1 when not)"""
     buckets: Count | tuple[Count, ...] | None = None
     """even number of buckets, or even factors of it (default: 2 max_length / C, in two factors)"""
     wrap: Literal["none", "circular"] = "none"
     """what the first chunk of a round sees before it: nothing, or the round before (published)"""
     once: bool = False
     """count a key once however many rounds show it"""
-    across_buckets: bool = True
-    """whether tokens of other buckets in the same chunks are visible, as in the authors' code"""
     scale: Positive = 1.0
     """c, on the scores"""
     redraw: Annotated[bool, Affects("nothing")] = True
@@ -103,6 +97,7 @@ class ReformerOptions(Options):
     """what new tokens of a state see: see the text"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+    gone: ClassVar[dict[str, Any]] = {"look_back": 1, "look_ahead": None, "across_buckets": True}
 
 
 @state
@@ -118,7 +113,7 @@ class ReformerState(State):
 
 def _limits(make: Make) -> list[Pair]:
     """Dense attention among others, with shared keys, where one window holds all tokens."""
-    wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=6, look_ahead=1)
+    wide, cut = make("reformer", chunk=LENGTH), make("reformer", chunk=-(-LENGTH // 2))
     cut.load_state_dict(wide.state_dict())
 
     def dense(x: Tensor) -> Tensor:
@@ -159,9 +154,8 @@ class Reformer(HeadMixer):
     trials = Trials(
         variants=(
             {"chunk": 4, "rounds": 2},
-            {"chunk": 4, "rounds": 3, "wrap": "circular", "look_ahead": 1},
+            {"chunk": 4, "rounds": 3, "wrap": "circular"},
             {"chunk": 4, "rounds": 3, "once": True, "scale": 0.5},
-            {"chunk": 3, "rounds": 2, "across_buckets": False, "look_back": 2},
             {"chunk": 3, "rounds": 2, "once": True, "wrap": "circular", "buckets": (4, 2)},
             {},
         ),
@@ -175,10 +169,9 @@ class Reformer(HeadMixer):
     def build(self, max_length: int | None) -> None:
         super().build(max_length)
         o, causal = self.options, self.causal
-        ahead = (0 if causal else 1) if o.look_ahead is None else o.look_ahead
         self.pattern = ChunkPattern(
-            chunk=o.chunk, before=o.look_back, after=ahead, causal=causal,
-            circular=o.wrap == "circular", once=o.once, within=not o.across_buckets,
+            chunk=o.chunk, after=0 if causal else 1, causal=causal, circular=o.wrap == "circular",
+            once=o.once,
         )  # fmt: skip
         self.factors = _factors(o, max_length)
         if causal and (max_length is None or max_length > o.chunk):
@@ -258,8 +251,7 @@ class Reformer(HeadMixer):
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
-        one = not torch.compiler.is_compiling() and qk.shape[2] <= o.chunk and o.across_buckets
-        if one:
+        if not torch.compiler.is_compiling() and qk.shape[2] <= o.chunk:
             y = dense_attention(qk, v, self.pattern, dropout=self.dropout, **how)
         else:
             y = lsh_attention(qk, v, buckets, self.pattern, dropout=self.dropout, **how)
@@ -280,14 +272,13 @@ class Reformer(HeadMixer):
         if o.decode == "bucket":
             return self._by_bucket(after, last)
         how: dict[str, Any] = {"keep": keep, "scale": o.scale}
-        if length <= o.chunk and o.across_buckets:
+        if length <= o.chunk:
             return dense_attention(cache.keys, cache.values, pattern, **how)[:, :, -count:]
         rows = sorted_rows(cache.keys, cache.values, after.buckets, pattern, **how)
         if count > o.chunk:
-            y = chunked_attention(*rows[:4], pattern, real=rows.real, buckets=rows.buckets)
-            y = y[:, last]
+            y = chunked_attention(*rows[:4], pattern, real=rows.real)[:, last]
         else:
-            y = chunked_queries(*rows[:4], pattern, last, real=rows.real, buckets=rows.buckets)
+            y = chunked_queries(*rows[:4], pattern, last, real=rows.real)
         return y.view(*qk.shape[:3], -1).to(qk.dtype)
 
     def _by_bucket(self, after: ReformerState, last: Tensor) -> Tensor:

@@ -46,9 +46,8 @@ def lsh_attention(
         )
     rows = sorted_rows(qk, v, buckets, pattern, keep=keep, scale=scale, key_eps=key_eps)
     y = chunked_attention(
-        rows.q, rows.k, rows.v, rows.order, pattern,
-        real=rows.real, buckets=rows.buckets, dropout=dropout,
-    )  # fmt: skip
+        rows.q, rows.k, rows.v, rows.order, pattern, real=rows.real, dropout=dropout
+    )
     y = y.view(v.shape)
     return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
 
@@ -61,7 +60,6 @@ class SortedRows(NamedTuple):
     v: Tensor
     order: Tensor
     real: Tensor | None
-    buckets: Tensor | None
 
 
 def sorted_rows(
@@ -78,12 +76,11 @@ def sorted_rows(
         rows = torch.arange(batch * heads, device=qk.device) // heads
         real = F.pad(flags if keep is None else keep, (0, more))[rows]
     codes = F.pad(buckets.long().flatten(0, 1), (0, more))
-    sorted_by = codes
     if real is not None:
-        sorted_by = codes.masked_fill(~real[:, None], _LAST_BUCKET)
+        codes = codes.masked_fill(~real[:, None], _LAST_BUCKET)
     keys = keys_of(qk, key_eps)
     q, k, v = (t.flatten(0, 1) for t in (qk * scale, keys, v))
-    return SortedRows(q, k, v, bucket_order(sorted_by), real, codes if pattern.within else None)
+    return SortedRows(q, k, v, bucket_order(codes), real)
 
 
 def dense_attention(
@@ -149,8 +146,7 @@ def _times_seen(buckets: Any, real: list[int], length: int, pattern: ChunkPatter
                 continue
             for i in queries:
                 for j in chunks[other][1]:
-                    same = chunks[other][0] == number and buckets[number][i] == buckets[number][j]
-                    times[i, j] += 1 if same or not pattern.within else 0
+                    times[i, j] += 1
     return times
 
 

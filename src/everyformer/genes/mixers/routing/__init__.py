@@ -5,8 +5,8 @@
     I_c = the w tokens of largest u_.c, in the order of the row (of queries; of keys by k . mu_c)
     o_i = mean over c with i in I_c of sum_{j in I_c} softmax_j(q_i . k_j / sqrt(D)) v_j
 
-A token in no I_c gets 0. With ``share_qk`` k = q, as in all published language models. Half of the
-heads are local instead: plain attention to the last w tokens (both ways: to those nearer than w).
+A token in no I_c gets 0. Causal, k = q, as in all published language models. Half of the heads are
+local instead: plain attention to the last w tokens (both ways: to those nearer than w).
 
 Causal, I_c as above is chosen by looking at the whole row (``routing="paper"``, j <= i): what lies
 ahead decides who is a member, so losses of such a model are not those of a model that writes. Two
@@ -17,17 +17,14 @@ others are strictly causal, equal in training, in evaluation and token by token:
     prefix   I_c is chosen anew for every i among the tokens up to i: what the paper's model does
              when it writes; O(L K w D), as much as dense attention
 
-The paper's setting with an honest evaluation is routing="paper", evaluation_routing="prefix".
-
 Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
 "attention", "routing") with window=by_layer(256, 64), whose first value is of local attention;
 local_heads=by_layer(6, 4); or --by-layer mixer=attention,routing window=256,64 for the command.
 
 Centroids follow the queries (and keys) by averages in training (`engines.content.centroids`);
-losses["commitment"] = beta mean (q - mu_a)^2 draws queries to their nearest centroid a, and
-``update="gradient"`` moves centroids by losses["codebook"] instead. With ``update="none"`` they
-stay as drawn: hashing by random projections, the paper's baseline. Symbols: K = ``clusters``,
-w = ``window``, beta = ``commitment``.
+losses["commitment"] = 1e-4 mean (q - mu_a)^2 draws queries to their nearest centroid a, with the
+weight of all published models. With ``update="none"`` centroids stay as drawn: hashing by random
+projections, the paper's baseline. Symbols: K = ``clusters``, w = ``window``.
 
 Cost: O(L K D + L w D), O(L^1.5 D) for K = w = sqrt(L), the default. State: the w - 1 latest (or,
 prefix, the w best) keys and values of every cluster, and w - 1 of local heads; twice as many where
@@ -35,21 +32,20 @@ room is reserved, so that a step writes in place.
 
 Source: Roy, Saffar, Vaswani, Grangier 2020, arXiv 2003.05997, section 4; numbers as in the authors'
 code. Deviations: the mean over several clusters is exact (theirs divides by the count + 0.01);
-queries and keys move the centroids in one step, not in turn; averages begin at a count of 1;
-positions by rank in the cluster (``rank_bias``) are a number a head, not a vector. The function and
-its literal form are in `everyformer.genes.mixers.routing.function`.
+queries and keys move the centroids in one step, not in turn; averages begin at a count of 1. The
+function and its literal form are in `everyformer.genes.mixers.routing.function`.
 """
 
 import math
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.blocks.parts import start
-from everyformer.core.bounds import Amount, Count, Dropout, Rate, When, Whole
+from everyformer.core.bounds import Count, Dropout, Rate, When, Whole
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.outputs import Losses, MixerOutput, add_losses
@@ -85,26 +81,22 @@ class RoutingOptions(Options):
     """w, members of a cluster that are seen (default: max_length / clusters)"""
     routing: Routing = "strict"
     """which members a token sees when causal: see the text; paper lets the future choose"""
-    evaluation_routing: Routing | None = None
-    """the same outside training and with a state (default: as in training; the authors' code
-    trains by paper and writes by prefix)"""
     local_heads: Whole | None = None
     """heads that see the last tokens instead (default: half; none beside mixers of other heads)"""
-    local_window: Count | None = None
-    """tokens that these see (default: window)"""
-    share_qk: bool | None = None
-    """whether keys are the queries in routed heads (default: when causal)"""
     update: Update = "ema"
-    """what moves centroids: averages, their own loss (gradient), or nothing"""
+    """what moves centroids: averages, or nothing"""
     decay: Annotated[Rate, When("update", "ema")] = 0.999
     """of the averages"""
-    commitment: Annotated[Amount, When("update", "ema", "gradient")] = 1e-4
-    """beta, weight of the loss that draws queries to their centroids; of the codebook's it is 1"""
-    rank_bias: Count | None = None
-    """learned scores by how many members lie between, all beyond this alike (default: none; the
-    authors' code has relative positions of a cluster)"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+    gone: ClassVar[dict[str, Any]] = {
+        "evaluation_routing": None, "local_window": None, "share_qk": None, "commitment": 1e-4,
+        "rank_bias": None,
+    }  # fmt: skip
+
+
+COMMITMENT = 1e-4
+"""weight of the loss that draws queries to their centroids"""
 
 
 @state
@@ -136,8 +128,7 @@ class RoutingAttention(HeadMixer):
     ``max_length`` decides the default numbers of clusters and members; longer texts work too.
 
     Raises:
-        GeneError: numbers of clusters, members or heads that cannot be, or separate keys where
-            routing is strict or prefix.
+        GeneError: numbers of clusters, members or heads that cannot be.
     """
 
     name = "routing"
@@ -151,25 +142,25 @@ class RoutingAttention(HeadMixer):
         super().build(max_length)
         o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.clusters, self.window = _sizes(o, max_length)
-        self.local_window = o.local_window or self.window
-        members = self.clusters * self.window + self.local_window
+        members = (self.clusters + 1) * self.window
         check_memory(
             2.0 * members * width * torch.get_default_dtype().itemsize,
-            f"routing: {self.clusters:,} clusters of {self.window:,} members, and "
-            f"{self.local_window:,} last tokens,",
-            "choose a smaller window, local_window or clusters",
+            f"routing: {self.clusters:,} clusters of {self.window:,} members, and as many last "
+            "tokens,",
+            "choose a smaller window or fewer clusters",
         )
         half = heads // 2 if self.alone else 0
         self.local = half if o.local_heads is None else o.local_heads
-        self.share = causal if o.share_qk is None else o.share_qk
         _check(self)
-        if causal and (o.evaluation_routing or o.routing) == "paper":
+        # which members a token sees; None: it sees all, both ways
+        self.routing: Routing | None = o.routing if causal else None
+        if self.routing == "paper":
             self.leaks = (
                 "who is a member of a cluster is chosen by the whole row, later tokens included "
-                "(routing='paper'; evaluation_routing='prefix' is honest)"
+                "(routing='paper')"
             )
         routed, every = heads - self.local, heads * self.head_dim
-        keys = self.local * self.head_dim if self.share else every
+        keys = self.local * self.head_dim if causal else every
         self.query = nn.Linear(width, every, bias=False)
         self.key = nn.Linear(width, keys, bias=False) if keys else None
         self.value = nn.Linear(width, every, bias=False)
@@ -178,10 +169,6 @@ class RoutingAttention(HeadMixer):
             if linear is not None:
                 start(linear)
         self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
-        self.bias: nn.Parameter | None = None
-        if o.rank_bias is not None:
-            columns = o.rank_bias + 1 if causal else 2 * o.rank_bias + 1
-            self.bias = nn.Parameter(torch.zeros(routed, columns))
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         keep = rows.keep
@@ -212,11 +199,11 @@ class RoutingAttention(HeadMixer):
 
     @property
     def continues(self) -> bool:
-        return self.causal and self._routing(training=False) != "paper"
+        return self.causal and self.routing != "paper"
 
     def empty_state(self, batch: int, **like: Any) -> RoutingState:
         size, rows = self.head_dim, (batch, self.heads - self.local, self.clusters)
-        kind = Members if self._routing(training=False) == "prefix" else Recent
+        kind = Members if self.routing == "prefix" else Recent
         routed = kind.empty(rows, size, **like)
         local = None
         if self.local:
@@ -233,12 +220,6 @@ class RoutingAttention(HeadMixer):
     def end_step(self) -> None:
         self.centroids.settle()
 
-    def _routing(self, training: bool) -> Routing | None:
-        o = self.options
-        if not self.causal:
-            return None
-        return o.routing if training else o.evaluation_routing or o.routing
-
     def _project(self, x: Tensor) -> _RoutedHeads:
         q, v = (self._split(linear(x)) for linear in (self.query, self.value))
         keys = q[:, :0] if self.key is None else self._split(self.key(x))
@@ -246,7 +227,7 @@ class RoutingAttention(HeadMixer):
         wide = F.layer_norm(widened(far), (self.head_dim,))
         q_scores = k_scores = self.centroids.scores(wide)
         own = other = wide.to(q.dtype)
-        if not self.share:
+        if not self.causal:
             wide = F.layer_norm(widened(keys[:, self.local :]), (self.head_dim,))
             k_scores, other = self.centroids.scores(wide), wide.to(q.dtype)
         routed = HeadInputs(own, other, v[:, self.local :])
@@ -260,12 +241,12 @@ class RoutingAttention(HeadMixer):
         near = heads.near
         y = routing_attention(
             *heads.far, heads.q_scores, heads.k_scores, window=self.window, keep=keep,
-            routing=self._routing(self.training), bias=self.bias, dropout=self.dropout,
+            routing=self.routing, dropout=self.dropout,
         )  # fmt: skip
         if not self.local:
             return y
         labels, both = self._local_labels(near, keep), not self.causal
-        local = latest(near, labels, self.local_window, 1, both=both, dropout=self.dropout)
+        local = latest(near, labels, self.window, 1, both=both, dropout=self.dropout)
         return torch.cat((local, y), 1)
 
     def _continue(
@@ -273,13 +254,15 @@ class RoutingAttention(HeadMixer):
     ) -> tuple[Tensor, RoutingState]:
         """All heads over tokens that follow those of the state."""
         near, far, scores, _ = heads
-        how: dict[str, Any] = {"bias": self.bias, "dropout": self.dropout}
+        window, dropout = self.window, self.dropout
         routed: Recent | Members
         if isinstance(state.routed, Members):
-            y, routed = best_yet(far, real_scores(scores, keep), self.window, state.routed, **how)
+            scores = real_scores(scores, keep)
+            y, routed = best_yet(far, scores, window, state.routed, dropout=dropout)
         else:
-            labels = scores.argmax(-1)
-            y, routed = latest_next(far, labels, self.window, state.routed, keep=keep, **how)
+            y, routed = latest_next(
+                far, scores.argmax(-1), window, state.routed, keep=keep, dropout=dropout
+            )
         local = None
         if state.local is not None:
             before, local = self._near(near, keep, state.local)
@@ -290,7 +273,7 @@ class RoutingAttention(HeadMixer):
         self, near: HeadInputs, keep: Tensor | None, state: KeyValueState
     ) -> tuple[Tensor, KeyValueState]:
         """Local heads (B, H, L, D) over tokens that follow those of the state."""
-        length, window = near.q.shape[2], self.local_window
+        length, window = near.q.shape[2], self.window
         positions = None
         if keep is not None or state.keep is not None:
             positions = Rows(near.q[:, 0], keep).positions(state.seen)
@@ -321,28 +304,23 @@ class RoutingAttention(HeadMixer):
         """The literal weights of all heads (B, H, L, L)."""
         near, far, q_scores, k_scores = heads
         routed = routing_weights_reference(
-            far.q, far.k, q_scores, k_scores, self.window, routing=self._routing(self.training),
-            keep=keep, bias=self.bias,
-        )  # fmt: skip
-        local = local_weights_reference(near.q, near.k, self.local_window, self.causal, keep)
+            far.q, far.k, q_scores, k_scores, self.window, routing=self.routing, keep=keep
+        )
+        local = local_weights_reference(near.q, near.k, self.window, self.causal, keep)
         return torch.cat((local, routed), 1)
 
     def _learn(self, y: Tensor, heads: _RoutedHeads, keep: Tensor | None) -> Losses:
         """The losses of the centroids; what they follow is counted when ``y`` gets a gradient."""
-        o = self.options
         losses: Losses = {}
         pairs = [(heads.far.q, heads.q_scores)]
-        if not self.share:
+        if not self.causal:
             pairs.append((heads.far.k, heads.k_scores))
         for x, scores in pairs:
             labels = nearest(scores)
             self.centroids.count(y, x, labels, keep)
-            if o.update != "none":
-                more = o.commitment * self.centroids.commitment(x, labels, keep)
+            if self.options.update != "none":
+                more = COMMITMENT * self.centroids.commitment(x, labels, keep)
                 add_losses(losses, {"commitment": more})
-            if o.update == "gradient":
-                more = self.centroids.codebook_loss(x, labels, keep)
-                add_losses(losses, {"codebook": more})
         return losses
 
 
@@ -361,7 +339,6 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
 
 
 def _check(mixer: RoutingAttention) -> None:
-    o = mixer.options
     if mixer.local >= mixer.heads:
         raise GeneError(
             f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
@@ -369,14 +346,3 @@ def _check(mixer: RoutingAttention) -> None:
         )
     if mixer.head_dim < 2:
         raise GeneError("routing normalises queries over a head's channels: give at least 2 each")
-    if o.rank_bias is not None and not mixer.share:
-        raise GeneError(
-            f"rank_bias={o.rank_bias} counts members of one list, so share_qk={mixer.share} must "
-            "be True"
-        )
-    strict = {o.routing, o.evaluation_routing or o.routing} - {"paper"}
-    if mixer.causal and strict and not mixer.share:
-        raise GeneError(
-            f"routing='{min(strict)}' takes queries and keys of a cluster from one list, but "
-            "share_qk=False: leave that out, or use routing='paper'"
-        )

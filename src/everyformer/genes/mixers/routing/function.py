@@ -20,7 +20,7 @@ Routing = Literal["strict", "prefix", "paper"]
 def routing_attention(
     q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
     window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
-    bias: Tensor | None = None, dropout: float = 0.0,
+    dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that one centroid is near to: (B, H, L, D).
 
@@ -33,7 +33,6 @@ def routing_attention(
             the best up to itself, "paper" the best of the row that are not later; None the best of
             the row.
         keep: (B, L) bool, which tokens are real; the others get 0.
-        bias: (H, R + 1), or (H, 2 R + 1) without order, by rank in the cluster.
         dropout: on the weights.
     """
     if q_scores.shape[:3] != q.shape[:3]:
@@ -44,15 +43,15 @@ def routing_attention(
     heads, clusters = HeadInputs(q, k, v), q_scores.shape[-1]
     if routing == "strict":
         labels = hidden(nearest(q_scores), clusters, keep)
-        y = latest(heads, labels, window, clusters, bias=bias, dropout=dropout)
+        y = latest(heads, labels, window, clusters, dropout=dropout)
         return y if keep is None else y * keep[:, None, :, None]
     if routing == "prefix":
         state = Members.empty((*q.shape[:2], clusters), q.shape[-1], device=q.device, dtype=q.dtype)
         scores = real_scores(choose(lambda: q_scores), keep)
-        return best_yet(heads, scores, window, state, bias=bias, dropout=dropout)[0]
+        return best_yet(heads, scores, window, state, dropout=dropout)[0]
     scores, causal = real_scores(q_scores, keep), routing is not None
     k_scores = scores if k_scores is None else real_scores(k_scores, keep)
-    return balanced(heads, scores, k_scores, window, causal=causal, bias=bias, dropout=dropout)
+    return balanced(heads, scores, k_scores, window, causal=causal, dropout=dropout)
 
 
 def nearest(scores: Tensor) -> Tensor:
@@ -76,7 +75,7 @@ Group = Callable[[int], list[list[int]]]
 
 def routing_weights_reference(
     q: Tensor, k: Tensor, q_scores: Tensor, k_scores: Tensor, window: int, *,
-    routing: Routing | None, keep: Tensor | None = None, bias: Tensor | None = None,
+    routing: Routing | None, keep: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The matrix of weights (B, H, L, L), row by row; arguments as in `routing_attention`."""
     batch, heads, length, size = q.shape
@@ -89,9 +88,6 @@ def routing_weights_reference(
                 visible = [group for group in groups(t) if group]
                 for group in visible:
                     scores = k[b, h, group] @ q[b, h, t] / math.sqrt(size)
-                    if bias is not None:
-                        ranks = [_rank(t, s, group, bias.shape[1], routing) for s in group]
-                        scores = scores + bias[h, ranks]
                     weights[b, h, t, group] += scores.softmax(0) / len(visible)
     return weights
 
@@ -121,24 +117,16 @@ def _groups(
     return lambda t: [[s for s in keys[c] if s <= t + last] for c in clusters if t in members[c]]
 
 
-def _rank(t: int, s: int, group: list[int], columns: int, routing: Routing | None) -> int:
-    """The column of a bias for key ``s`` of query ``t``, both members of ``group``."""
-    lag = group.index(t) - group.index(s)
-    if routing is not None:
-        return min(lag, columns - 1)
-    reach = columns // 2
-    return max(-reach, min(reach, lag)) + reach
-
-
 def routing_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
     window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
-    bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time; arguments as in `routing_attention`."""
     k_scores = q_scores if k_scores is None else k_scores
-    how = {"routing": routing, "keep": keep, "bias": bias}
-    return routing_weights_reference(q, k, q_scores, k_scores, window, **how) @ v  # type: ignore[arg-type]
+    weights = routing_weights_reference(
+        q, k, q_scores, k_scores, window, routing=routing, keep=keep
+    )
+    return weights @ v
 
 
 def local_weights_reference(

@@ -7,12 +7,10 @@
 for t in block i. X' stands for a block, R are logits, P is the soft permutation that they become by
 Sinkhorn balancing, one for each head, and psi sorts whole blocks: token r of a sorted block mixes
 the tokens r of all blocks. tau is a temperature, e Gumbel noise, in training only. ``sort_net``:
-linear (X' W), mlp (relu(relu(X' W + b) W' + b')), both with a column for each of N blocks of the
-longest text, or bilinear (means of queries times means of keys, of any length). ``combine``: one
-softmax over both blocks (concat), the scores of both added token by token and psi(V) read
-(sum-scores), or two softmaxes added (sum-out). ``mixture`` adds full attention by the same heads.
+linear (X' W) or mlp (relu(relu(X' W + b) W' + b')), with a column for each of N blocks of the
+longest text. ``combine``: one softmax over both blocks (concat), or the scores of both added token
+by token and psi(V) read (sum-scores). ``mixture`` adds full attention by the same heads.
 ``sortcut`` = n: every token sees the first n sorted blocks and nothing else (both ways only).
-``hard``: each row of P is one at its largest entry, with the gradient of the soft one.
 
 Causal: X'_i sums what was read up to the first token of block i, only earlier blocks are sorted in,
 and columns are summed over the rows so far (`engines.content.balance`); block 0 gets a learned
@@ -25,14 +23,12 @@ Cost: O(L s D) time a head for scores and O(L^2 D / s) for psi, a cheap product;
 memory. State: keys and values of all tokens, sums over columns. Row i of P is made when block i
 begins, so a token costs O(s D), and O(L D / s) on average for psi.
 
-Sources: Tay et al. 2020, arXiv 2002.11296. The paper prints sum-scores; concat follows the
-sinkhorn-transformer package, as does the bilinear net, and sum-out the authors' later code in Long
-Range Arena. Deviations: any length (the last block may be short); ``pool`` = mean in place of
-sums, which grow with the text where causal.
+Source: Tay et al. 2020, arXiv 2002.11296. The paper prints sum-scores; concat follows the
+sinkhorn-transformer package. Deviation: any length (the last block may be short).
 """
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -42,7 +38,6 @@ from everyformer.core.bounds import Bounds, Count, Dropout, Positive
 from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -63,9 +58,7 @@ from everyformer.genes.mixers.sinkhorn.sorting import (
     attend_block,
     attend_token,
     begin_block,
-    compared,
     first_sorted,
-    hardened,
     in_order,
     own_and_sorted,
     pooled_reference,
@@ -84,28 +77,23 @@ class SinkhornOptions(Options):
     """s, tokens of a block"""
     sort_net: SortNet = "linear"
     """net that makes the logits of P: see the text for which are the paper's"""
-    pool: Literal["sum", "mean"] = "sum"
-    """X' of a block for a linear or mlp net (the paper sums)"""
     iterations: Annotated[int, Bounds(1, 1000)] | None = None
     """rounds of the balancing of rows and columns (default: 8, causal 1)"""
     tau: Positive = 0.75
     """temperature of P"""
-    gumbel: bool = True
-    """Gumbel noise on the logits in training, as in the paper"""
-    hard: bool = False
-    """sort in one block, not a mixture of them"""
     combine: Combine = "concat"
     """how the sorted and the own block are read"""
     mixture: bool = False
     """add full attention by the same queries, keys and values (the paper's mixture model)"""
     sortcut: Count | None = None
     """the paper's SortCut: read the first so many sorted blocks, and no own one (both ways only)"""
-    shared_sort: bool = False
-    """one sort net for all layers"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
+    gone: ClassVar[dict[str, Any]] = {
+        "pool": "sum", "gumbel": True, "hard": False, "shared_sort": False
+    }  # fmt: skip
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,16 +101,11 @@ class SinkhornOptions(Options):
             raise ConfigError(
                 f"sortcut={self.sortcut} reads no own block: leave combine='{self.combine}' out"
             )
-        if self.sort_net == "bilinear" and (self.shared_sort or self.pool != "sum"):
-            raise ConfigError(
-                "sort_net='bilinear' has no weights to share and compares means of queries and "
-                "keys: leave shared_sort and pool out"
-            )
 
 
 @MIXERS.register("sinkhorn")
 class Sinkhorn(HeadMixer):
-    """Sparse Sinkhorn attention over (B, L, width); only a bilinear net needs no ``max_length``."""
+    """Sparse Sinkhorn attention over (B, L, width)."""
 
     name = "sinkhorn"
     trials = TRIALS
@@ -138,14 +121,14 @@ class Sinkhorn(HeadMixer):
                 f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
                 "with causal=False"
             )
-        if o.sort_net != "bilinear" and max_length is None:
+        if max_length is None:
             raise GeneError(
                 f"sort_net='{o.sort_net}' has a column for each block of the longest text, so it "
-                "needs max_length: give it, or use sort_net='bilinear'"
+                "needs max_length: give it"
             )
-        self.max_length = None if o.sort_net == "bilinear" else max_length
+        self.max_length = max_length
         self.iterations = o.iterations or (1 if causal else 8)
-        self.most = 0 if self.max_length is None else -(-self.max_length // o.block_size)
+        self.most = -(-max_length // o.block_size)
         # keys, values and those that are sorted in
         check_memory(
             4.0 * o.block_size * self.width * torch.get_default_dtype().itemsize,
@@ -153,26 +136,10 @@ class Sinkhorn(HeadMixer):
             "choose a smaller block_size",
         )
         self.add_projections(o.bias)
-        self.sorter: nn.Module | None = None
-        if o.sort_net != "bilinear":
-            self.sorter = Sorter(o.sort_net, self.heads, self.width, self.most)
+        self.sorter: nn.Module = Sorter(o.sort_net, self.heads, self.width, self.most)
         self.null: nn.Parameter | None = None
         if causal:
             self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
-
-    def join(self, first: Mixer) -> None:
-        """The first layer's sort net for this layer too, if they share it."""
-        assert isinstance(first, Sinkhorn)
-        own, theirs = self.options, first.options
-        if not (own.shared_sort or theirs.shared_sort):
-            return
-        if (own.sort_net, own.block_size) != (theirs.sort_net, theirs.block_size):
-            raise GeneError(
-                "shared_sort=True has one sort net for all layers, but they differ: "
-                f"{own.sort_net} of blocks of {own.block_size} against {theirs.sort_net} of "
-                f"{theirs.block_size}"
-            )
-        self.sorter = first.sorter
 
     def mix(self, rows: Rows, state: State | None) -> MixerOutput:
         if state is not None:
@@ -193,10 +160,9 @@ class Sinkhorn(HeadMixer):
         visible = real.flatten(1)[:, None, :, None]
         k, v = k.masked_fill(~visible, 0), v.masked_fill(~visible, 0)
         blocks = tuple(t.unflatten(2, (count, size)) for t in (q, k, v))
-        logits = self._logits(x.unflatten(1, (count, size)), blocks[0], blocks[1], real)
+        logits = self._logits(x.unflatten(1, (count, size)), real)
         there = real[..., 0].expand(batch, -1)
         p = balanced(self._noisy(logits), self.iterations, causal=self.causal, real=there)
-        p = hardened(p) if self.options.hard else p
         y = self._mix(blocks, p, real, self._null())
         if tracing():
             record(self, "sort", lambda: p)
@@ -231,49 +197,33 @@ class Sinkhorn(HeadMixer):
             y = y + softmax_attention(q, k, v, Visibility(causal, seen), dropout=dropout)
         return y
 
-    def _logits(self, x: Tensor, q: Tensor, k: Tensor, real: Tensor) -> Tensor:
-        """R (B, H, N, N) of inputs (B, N, s, width) and heads (B, H, N, s, D)."""
-        read = q.transpose(1, 2).transpose(2, 3).flatten(3) if self.sorter is None else x
-        read = widened(read).masked_fill(~real[..., None], 0)
-        size, sums, count = x.shape[2], read.sum(2), real.sum(2)
+    def _logits(self, x: Tensor, real: Tensor) -> Tensor:
+        """R (B, H, N, N) of inputs (B, N, s, width)."""
+        read = widened(x).masked_fill(~real[..., None], 0)
+        sums = read.sum(2)
         if self.causal:
             sums = F.pad(sums.cumsum(1)[:, :-1], (0, 0, 1, 0)) + read[:, :, 0]
-            count = size * torch.arange(x.shape[1], device=x.device)[None] + 1
-        pooled = self._pooled(sums, count)
-        if self.sorter is not None:
-            return self.sorter(pooled, x.shape[1])
-        means = widened(k).sum(3) / real.sum(2).clamp(min=1)[:, None, :, None]
-        return compared(pooled, means)
-
-    def _pooled(self, sums: Tensor, count: Tensor) -> Tensor:
-        if self.sorter is not None and self.options.pool == "sum":
-            return sums
-        return sums / count.clamp(min=1)[..., None]
+        logits: Tensor = self.sorter(sums, x.shape[1])
+        return logits
 
     def _null(self) -> Null | None:
         """The key and value (H, 1, D) that block 0 reads in place of an earlier block."""
         return None if self.null is None else (self.null[0], self.null[1])
 
     def _noisy(self, logits: Tensor) -> Tensor:
-        if self.training and self.options.gumbel:
+        if self.training:
             logits = logits + gumbel(logits)
         return logits / self.options.tau
 
     def text_reference(self, text: Rows) -> Tensor:
         o, size = self.options, self.options.block_size
         q, k, v = (t[0] for t in self.project(text.x))
-        read = q.transpose(0, 1).flatten(1) if self.sorter is None else text.x[0]
-        mean = self.sorter is None or o.pool == "mean"
-        pooled = pooled_reference(read, size, self.causal, mean)[None]
-        if self.sorter is None:
-            means = pooled_reference(k.transpose(0, 1), size, False, True)
-            logits = compared(pooled, means.transpose(0, 1)[None])[0]
-        else:
-            logits = self.sorter(pooled, pooled.shape[1])[0]
+        pooled = pooled_reference(text.x[0], size, self.causal)[None]
+        logits = self.sorter(pooled, pooled.shape[1])[0]
         p = balanced_reference(logits / o.tau, self.iterations, self.causal)
         heads = sinkhorn_attention_reference(
-            q, k, v, hardened(p) if o.hard else p, size, o.combine, causal=self.causal,
-            null=self.null, sortcut=o.sortcut, mixture=o.mixture,
+            q, k, v, p, size, o.combine, causal=self.causal, null=self.null, sortcut=o.sortcut,
+            mixture=o.mixture,
         )  # fmt: skip
         return self.merge(heads[None])
 
@@ -307,8 +257,7 @@ class Sinkhorn(HeadMixer):
         q, k, v = self.project(x)
         cache = state.cache.append(k, v, None, None)
         cached = cache.keys, cache.values
-        read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
-        pooled = state.pooled + widened(read[:, 0]).to(state.pooled.dtype)
+        pooled = state.pooled + widened(x[:, 0]).to(state.pooled.dtype)
         far, columns = (state.sorted_keys, state.sorted_values), state.columns
         if place == first:
             begins = torch.ones_like(state.seen, dtype=torch.bool)
@@ -330,8 +279,7 @@ class Sinkhorn(HeadMixer):
             self.check_length(int((state.seen + count).max()))
         start = -state.seen % size
         begins = start < count
-        read = q.transpose(1, 2).flatten(2) if self.sorter is None else x
-        sums = state.pooled[:, None] + widened(read).cumsum(1).to(state.pooled.dtype)
+        sums = state.pooled[:, None] + widened(x).cumsum(1).to(state.pooled.dtype)
         old = new = state.sorted_keys, state.sorted_values
         columns = state.columns
         if not surely(~begins):
@@ -349,14 +297,8 @@ class Sinkhorn(HeadMixer):
         self, sums: Tensor, first: Tensor, begins: Tensor, cached: KV, state: SinkhornState
     ) -> tuple[KV, Tensor]:
         """`begin_block` of rows whose block ``begins`` (B,) at the token ``first`` (B,), with the
-        ``sums`` (B, 1, ...) of what a linear or bilinear net reads up to that token."""
-        null, (keys, _), size = self._null(), cached, self.options.block_size
+        ``sums`` (B, 1, width) of what is read up to that token."""
+        null, size = self._null(), self.options.block_size
         assert null is not None
-        pooled, whole = self._pooled(sums, first[:, None] + 1), keys.shape[2] // size
-        if self.sorter is None:
-            blocks = keys[:, :, : whole * size].unflatten(2, (whole, size))
-            logits = compared(pooled, widened(blocks).mean(3))
-        else:
-            logits = self.sorter(pooled, min(whole, self.most))
-        logits, row = self._noisy(logits)[:, :, 0], first // size
-        return begin_block(logits, row, begins, cached, state, null, self.options.hard)
+        logits = self.sorter(sums, min(cached[0].shape[2] // size, self.most))
+        return begin_block(self._noisy(logits)[:, :, 0], first // size, begins, cached, state, null)

@@ -9,10 +9,8 @@ from dataclasses import field
 from typing import Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.choices import choose
 from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.errors import ShapeError
 from everyformer.core.state import State, state
@@ -22,8 +20,8 @@ from everyformer.engines.softmax.attention import attention_weights, softmax_att
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import Visibility
 
-SortNet = Literal["linear", "mlp", "bilinear"]
-Combine = Literal["concat", "sum-scores", "sum-out"]
+SortNet = Literal["linear", "mlp"]
+Combine = Literal["concat", "sum-scores"]
 Null = tuple[Tensor, Tensor]
 """The key and the value (H, 1, ...) that block 0 reads in place of an earlier block."""
 
@@ -54,21 +52,6 @@ class Sorter(nn.Module):
             return read @ self.weights[0].to(read.dtype)[..., :count]
         read = (read @ self.weights[0].to(read.dtype) + self.biases[0]).relu()
         return (read @ self.weights[1].to(read.dtype) + self.biases[1]).relu()[..., :count]
-
-
-def compared(pooled: Tensor, means: Tensor) -> Tensor:
-    """Logits (B, H, N, N') of means of queries (B, N, H D) with ``means`` of keys (B, H, N', D)."""
-    q = pooled.unflatten(-1, (means.shape[1], -1)).transpose(1, 2)
-    return q @ means.mT / math.sqrt(means.shape[-1])
-
-
-def hardened(p: Tensor) -> Tensor:
-    """Hard P: one at the largest entry of every row that has any, with the gradient of ``p``."""
-    if p.shape[-1] == 0:
-        return p
-    column = torch.arange(p.shape[-1], device=p.device)
-    largest = column == choose(lambda: p.argmax(-1, keepdim=True).int())
-    return (largest & (p.sum(-1, keepdim=True) > 0)).to(p.dtype) + (p - p.detach())
 
 
 class Sorted(NamedTuple):
@@ -129,10 +112,8 @@ def own_and_sorted(
     if combine == "concat":
         keys, values = torch.cat((k_far, k), 2), torch.cat((v_far, v), 2)
         y = _read(q, keys, values, torch.cat((past, near), -1), dropout)
-    elif combine == "sum-scores":
-        y = _read(q, k_far + k, v_far, near if causal else past, dropout)
     else:
-        y = _read(q, k_far, v_far, past, dropout) + _read(q, k, v, near, dropout)
+        y = _read(q, k_far + k, v_far, near if causal else past, dropout)
     return y.unflatten(0, (batch, -1)).transpose(1, 2).flatten(2, 3)
 
 
@@ -168,7 +149,7 @@ class SinkhornState(State):
     seen: Tensor
     cache: KeyValueState
     pooled: Tensor
-    """(B, width) sum of inputs, of queries where the net is bilinear"""
+    """(B, width) sum of inputs"""
     sorted_keys: Tensor
     """(B, H, s, D)"""
     sorted_values: Tensor
@@ -189,9 +170,8 @@ def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
 
 
 def begin_block(
-    logits: Tensor, row: Tensor, begins: Tensor, cached: KV, state: SinkhornState, null: Null,
-    hard: bool,
-) -> tuple[KV, Tensor]:  # fmt: skip
+    logits: Tensor, row: Tensor, begins: Tensor, cached: KV, state: SinkhornState, null: Null
+) -> tuple[KV, Tensor]:
     """Sorted keys and values (B, H, s, D) of the block ``row`` (B,), and the columns' sums with it.
 
     Where no block ``begins`` (B,), those of the state.
@@ -203,13 +183,11 @@ def begin_block(
     old = state.sorted_keys, state.sorted_values
     whole, size = logits.shape[-1], state.sorted_keys.shape[2]
     blocks = [t[:, :, : whole * size].unflatten(2, (whole, size)) for t in cached]
-    missing = max(0, whole - state.columns.shape[-1])
-    columns = F.pad(state.columns, (0, missing), value=NOTHING)
+    columns = state.columns
     earlier = (torch.arange(whole, device=row.device) < row[:, None])[:, None]
     p, sums = balanced_row(logits.to(columns.dtype), columns[..., :whole], earlier)
     new, at_first = (flags[:, None, None, None] for flags in (begins, row == 0))
     columns = torch.where(new, torch.cat((sums, columns[..., whole:]), -1), columns)
-    p = hardened(p) if hard else p
     out = []
     for t, nothing, before in zip(blocks, null, old, strict=True):
         mixed = (p[:, :, None].to(t.dtype) @ t.flatten(3)).view_as(before)
@@ -243,14 +221,12 @@ def attend_block(
 
     if combine == "concat":
         y = read(torch.cat((k_far, k), 2), torch.cat((v_far, v), 2), torch.cat((past, own), -1))
-    elif combine == "sum-scores":
+    else:
         # a row at the beginning of a block has the new one in the first half of its window
         half = torch.where((positions[:, :1] % size) == 0, 0, size)
         later = gather_rows(k.transpose(1, 2), half + window[:size]).transpose(1, 2)
         added = torch.cat((k[:, :, :size], later), 2)
         y = read(k_far + added, v_far, past & (window % size <= place % size))
-    else:
-        y = read(k_far, v_far, past) + read(k, v, own)
     if mixture:
         every = torch.arange(keys.shape[2], device=q.device)
         y = y + read(keys, values, every <= positions[..., None])
@@ -269,19 +245,16 @@ def attend_token(
     own, each = tuple(t[:, :, first:] for t in cached), cached[0].shape[2] - first
     if combine == "concat":
         y = read(*(torch.cat(both, 2) for both in zip(far, own, strict=True)))
-    elif combine == "sum-scores":
-        y = read(far[0][:, :, :each] + own[0], far[1][:, :, :each])
     else:
-        y = read(*far) + read(*own)
+        y = read(far[0][:, :, :each] + own[0], far[1][:, :, :each])
     return y + read(*cached) if mixture else y
 
 
-def pooled_reference(read: Tensor, size: int, causal: bool, mean: bool) -> Tensor:
-    """Sums or means of the tokens of each block of ``read`` (L, ...); causal, of all tokens
-    up to its first."""
+def pooled_reference(read: Tensor, size: int, causal: bool) -> Tensor:
+    """Sums of the tokens of each block of ``read`` (L, ...); causal, of all tokens up to its
+    first."""
     starts = range(0, len(read), size)
-    parts = [read[: n + 1] if causal else read[n : n + size] for n in starts]
-    return torch.stack([part.mean(0) if mean else part.sum(0) for part in parts])
+    return torch.stack([(read[: n + 1] if causal else read[n : n + size]).sum(0) for n in starts])
 
 
 def sinkhorn_attention_reference(
@@ -312,16 +285,13 @@ def sinkhorn_attention_reference(
             if combine == "concat":
                 both = (torch.cat(two, 1) for two in ((keys, k[:, own]), (level, near)))
                 y = _softmax(query, *both) @ torch.cat((values, v[:, own]), 1)
-            elif combine == "sum-scores":
+            else:
                 more = torch.zeros_like(keys).index_copy(
                     1, torch.arange(last - i * size, device=k.device), k[:, own]
                 )
                 seen = last - i * size if causal else size
                 weights = _softmax(query, (keys + more)[:, :seen], level[:, :seen])
                 y = weights @ values[:, :seen]
-            else:
-                y = _softmax(query, keys, level) @ values
-                y = y + _softmax(query, k[:, own], near) @ v[:, own]
         if mixture:
             seen = last if causal else q.shape[1]
             y = y + torch.softmax(query @ k[:, :seen].mT, -1) @ v[:, :seen]
