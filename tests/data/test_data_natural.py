@@ -206,6 +206,10 @@ def test_other_columns_are_other_data_in_the_same_cache(tmp_path: Path, load: Lo
     path = write(tmp_path, {"b.csv": delimited([("x", "y", "z"), *["ijk", "jki"] * 3])}) / "b.csv"
     labels = [{"text_column": "x", "label_column": c} for c in "yz"]
     assert len({load(path, "classify-text", **each).fingerprint for each in labels}) == 2
+    path = write(tmp_path, {"c.csv": "a;b,c\n" + "d;e,f\ng;h,i\nd;e,i\n" * 3}) / "c.csv"
+    given = {"text_column": "1", "label_column": "2", "header": "yes"}
+    prints = [load(path, separator=s, **given).fingerprint for s in ("comma", "semicolon")]
+    assert prints[0] != prints[1]
 
 
 # Parquet

@@ -9,7 +9,6 @@ a chunk is in memory.
 import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -198,14 +197,6 @@ class TextTables:
                     "of a document here; remove it"
                 )
             yield row.number, text
-
-
-def raw_files(source: Source, config: DataConfig) -> list[Path]:
-    """The files of a corpus in their order, where all are raw bytes (.bin); [] of any other."""
-    entries = [entry for entry in find_layout(source.entries, config.part).entries if entry.size]
-    paths = [entry.handle for entry in entries if isinstance(entry.handle, Path)]
-    raw = all(entry.suffix == RAW and not entry.packed for entry in entries)
-    return paths if raw and len(paths) == len(entries) and source.encoding is None else []
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:

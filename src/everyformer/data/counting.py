@@ -12,8 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from everyformer.data.joined import JoinedFiles
-
 PRIOR = 4.0
 """B: how many counts the shorter one weighs"""
 GRAMS = 2
@@ -60,7 +58,7 @@ def _loss(p: Sequence[np.ndarray]) -> float:
     return -sum(float(np.log(run).sum()) for run in p) / sum(map(len, p))
 
 
-def sampled(tokens: np.ndarray | JoinedFiles) -> list[np.ndarray]:
+def sampled(tokens: np.ndarray) -> list[np.ndarray]:
     """The tokens, or up to 4 million of them in stretches at equal distances."""
     if len(tokens) <= STRETCHES * STRETCH:
         return [tokens[:]]

@@ -276,12 +276,11 @@ def _first_pass(
 
 
 def _split(texts: LabelledTexts, train: np.ndarray, validation: np.ndarray, how: str) -> str:
-    note = f"{how}: {len(train):,} training and "
-    note += f"{len(validation):,} validation texts"
-    if texts.empty:
-        note += f"; {texts.empty:,} empty ones left out"
-    if texts.unlabelled:
-        note += f"; {texts.unlabelled:,} without a label left out"
-    if texts.loose:
-        note += f"; {texts.loose:,} files outside the class folders left aside"
-    return note + "".join(f"; {each}" for each in texts.notes)
+    left = (
+        (texts.empty, "empty ones left out"),
+        (texts.unlabelled, "without a label left out"),
+        (texts.loose, "files outside the class folders left aside"),
+    )
+    notes = [*(f"{count:,} {words}" for count, words in left if count), *texts.notes]
+    counts = f"{len(train):,} training and {len(validation):,} validation texts"
+    return f"{how}: {'; '.join((counts, *notes))}"

@@ -123,8 +123,8 @@ def labelled_pictures(
             f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
-    several = len({entry.parts[0] for entry in layout.train if len(entry.parts) > 1}) > 1
-    by_table = config.label_column is not None or TASKS[task].measures or not several
+    folders = {entry.parts[0] for entry in layout.train if len(entry.parts) > 1}
+    by_table = config.label_column is not None or TASKS[task].measures or len(folders) < 2
     if needed and by_table and tables:
         return _by_table(source, config, pictures, task, known)
     refuse_groups(config, f"no table is read of '{source.spec}'")
@@ -140,9 +140,8 @@ def labelled_pictures(
         notes.append(f"{counted(len(others), 'file')} that {verb} left aside")
     if not needed:
         return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), notes)
-    folders = [entry.parts[0] for entry in layout.entries]
-    labels, classes = _classes(folders, layout, None, source, config, known)
-    return LabelledPictures(layout, labels, classes, notes)
+    shown = [entry.parts[0] for entry in layout.entries]
+    return LabelledPictures(layout, *_classes(shown, layout, None, source, config, known), notes)
 
 
 def check_labels(config: DataConfig, task: str) -> None:
@@ -211,8 +210,8 @@ def _by_table(
         column = table.column(reader.indices[1])
         numbers = numbers_of(texts, f"{column} of {table.where}")
         return LabelledPictures(layout, numbers, (), notes, groups)
-    ids, classes = _classes(texts, layout, reader, source, config, known)
-    return LabelledPictures(layout, ids, classes, notes, groups)
+    ids = _classes(texts, layout, reader, source, config, known)
+    return LabelledPictures(layout, *ids, notes, groups)
 
 
 def _classes(
@@ -237,15 +236,14 @@ def _file_column(table: Table, names: PictureNames) -> tuple[int | None, int]:
 
     That with most of them; of none, the first that is called like one of file names.
     """
-    called = [name.lower() in FILES for name in table.names] or [False] * table.width
-    counts = [
-        sum(bool(cell.strip() and names.find(cell, table.entry)) for cell in cells)
-        for cells in zip(*table.sample, strict=True)
+    found = [
+        (sum(bool(cell.strip() and names.find(cell, table.entry)) for cell in cells), name in FILES)
+        for cells, name in zip(
+            zip(*table.sample, strict=True), table.lower or [""] * table.width, strict=True
+        )
     ]
-    best = max(range(table.width), key=lambda index: (counts[index], called[index], -index))
-    if counts[best] or called[best]:
-        return best, counts[best]
-    return None, 0
+    best = max(found)
+    return (found.index(best), best[0]) if any(best) else (None, 0)
 
 
 def _table_labels(

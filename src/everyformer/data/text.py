@@ -1,7 +1,6 @@
 """Text for language models: windows of one long row of tokens that stays on disk."""
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -22,12 +21,10 @@ from everyformer.data.corpus import (
     Corpus,
     Documents,
     StreamEncoder,
-    raw_files,
     tokenizer_kind,
 )
 from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset
-from everyformer.data.joined import JoinedFiles
 from everyformer.data.selection import spread
 from everyformer.data.sources import Source
 from everyformer.data.tokenizers.base import Tokenizer
@@ -45,17 +42,13 @@ class NeighbourTokens(Protocol):
         """(..., k) int32 tokens for the contexts that end at ``positions`` (...), -1: none."""
 
 
-Tokens = np.ndarray | JoinedFiles
-"""A row of tokens that stays on disk."""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TextDataset(Dataset):
     """Windows of ``length`` tokens at random positions; targets are the tokens one further on."""
 
-    train: Tokens
+    train: np.ndarray
     """(N,) training tokens, memory-mapped."""
-    validation: Tokens
+    validation: np.ndarray
     """(M,) held-out tokens, memory-mapped."""
     stride: int | None = None
     """Tokens between the starts of validation windows; None sets them side by side."""
@@ -150,7 +143,7 @@ class TextDataset(Dataset):
         done = np.where(chosen > 0, self.length + (chosen - 1) * stride, 0)
         return np.minimum(chosen * stride, scored - self.length), done
 
-    def _at(self, tokens: Tokens, positions: np.ndarray, begins: bool) -> Batch:
+    def _at(self, tokens: np.ndarray, positions: np.ndarray, begins: bool) -> Batch:
         """Tokens at ``positions`` (B, L) with the next ones as targets; where a row comes to the
         start of the text, as ``begins`` says that some do, a new document begins."""
         inputs = torch.from_numpy(tokens[positions].astype(np.int64))
@@ -164,7 +157,7 @@ class TextDataset(Dataset):
             return Batch(inputs, targets, neighbours=neighbours)
         return Batch(inputs, targets, documents=documents, neighbours=neighbours)
 
-    def _windows(self, tokens: Tokens, starts: np.ndarray) -> Batch:
+    def _windows(self, tokens: np.ndarray, starts: np.ndarray) -> Batch:
         positions = starts[:, None] + np.arange(self.length + 1)
         window = torch.from_numpy(tokens[positions].astype(np.int64))
         # copies: of a single row, both parts would be views of the same memory
@@ -174,7 +167,7 @@ class TextDataset(Dataset):
             return batch
         return replace(batch, documents=self.documents_of(batch.inputs))
 
-    def neighbours_of(self, tokens: Tokens, positions: np.ndarray) -> Tensor | None:
+    def neighbours_of(self, tokens: np.ndarray, positions: np.ndarray) -> Tensor | None:
         """(B, L, k) of ``positions`` (B, L) in one of the two parts; None where none are read."""
         if self.neighbours is None:
             return None
@@ -197,9 +190,7 @@ def load_text(
     """A source as a corpus, which ``read`` makes of it, encoded once into the cache.
 
     Plain bytes are copied too: a file that is edited while it is read would give other tokens to
-    later steps, and one that is cut short would end the process that has it mapped. Only files of
-    raw bytes (.bin), which may be larger than the disk has room for twice, are read from where they
-    lie (`JoinedFiles`), and must be left alone while a run reads them.
+    later steps, and one that is cut short would end the process that has it mapped.
 
     Raises:
         DataError: binary, not UTF-8 where that is needed, either part shorter than a window, or one
@@ -207,14 +198,13 @@ def load_text(
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
-    raw = raw_files(source, config) if kind == "bytes" and read is Corpus else []
-    key = digest(FORMAT, "raw" if raw else "text", source.stamp(), *read.cut(config), spec)
+    key = digest(FORMAT, "text", source.stamp(), *read.cut(config), spec)
 
     def build(folder: Path) -> dict[str, Any]:
         corpus = read(source, config, utf8=kind != "bytes")
         fitted = tokenizer or fit_tokenizer(config.tokenizer, corpus.training_text())
         fitted.save(folder)
-        return _encode(corpus, fitted, None if raw else folder)
+        return _encode(corpus, fitted, folder)
 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
@@ -231,17 +221,10 @@ def load_text(
             f"'{source.spec}' is one document, so there is nothing to pack: leave out "
             "--data.packing, or give a folder, or JSON lines, with several"
         )
-    train: Tokens
-    validation: Tokens
-    if raw:
-        ended, (cut, held_out) = max(facts["documents"]) > 1, sizes
-        train = JoinedFiles(raw, ended, 0, cut)
-        validation = JoinedFiles(raw, ended, cut, cut + held_out)
-    else:
-        train, validation = (
-            np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
-            for name, size in zip(PARTS, sizes, strict=True)
-        )
+    train, validation = (
+        np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
+        for name, size in zip(PARTS, sizes, strict=True)
+    )
     return TextDataset(
         name=source.name,
         task="lm",
@@ -297,16 +280,13 @@ def token_texts(tokenizer: Tokenizer, tokens: Iterable[int]) -> list[str]:
     return [tokenizer.decode([token]) if token < known else "[mask]" for token in tokens]
 
 
-def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path | None) -> dict[str, Any]:
-    """Write both parts' tokens into ``folder``, if there is one; give the facts."""
+def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path) -> dict[str, Any]:
+    """Write both parts' tokens into ``folder``; give the facts."""
     encoders = StreamEncoder(tokenizer), StreamEncoder(tokenizer)
     hashes = hashlib.blake2b(digest_size=16), hashlib.blake2b(digest_size=16)
     tokens, sizes, unknown = [0, 0], [0, 0], 0
     with ExitStack() as stack:
-        files = [
-            stack.enter_context((folder / name if folder else Path(os.devnull)).open("wb"))
-            for name in PARTS
-        ]
+        files = [stack.enter_context((folder / name).open("wb")) for name in PARTS]
         bar = stack.enter_context(
             tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None)
         )
