@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Any, TextIO, cast
+from typing import Any, TextIO
 
 import numpy as np
 from Bio import SeqIO
@@ -138,7 +138,8 @@ class Records(Kind):
 
     @property
     def task(self) -> str:
-        said = self.request.task_of("text")
+        task = self.request.task_of("text")
+        said = None if task is None else task.name
         if said not in (None, LM, MLM):
             raise DataError(f"'{self.config.source}' serves the tasks {LM} and {MLM}, not {said}")
         return said or first_served((LM, MLM), self.request.able)

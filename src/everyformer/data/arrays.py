@@ -22,7 +22,7 @@ import torch
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import TASKS, Task
 from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
@@ -99,13 +99,11 @@ class Arrays(Kind):
     @cached_property
     def form(self) -> Form:
         """The kind of the inputs."""
-        task = self.request.said or self.request.word
-        return _form(self.parts.inputs, task, self.config.source)
+        return _form(self.parts.inputs, self.request.said, self.config.source)
 
     @cached_property
     def task(self) -> str:
-        task = self.request.said or self.request.word
-        return _task(self.form, self.parts, task, self.request.able, self.config.source)
+        return _task(self.form, self.parts, self.request).name
 
     def load(self) -> Dataset:
         """The arrays as a dataset.
@@ -120,11 +118,11 @@ class Arrays(Kind):
             if group not in READ[self.form]:
                 self.refuse(group)
         if self.form == "pictures":
-            return _pictures(parts, config, self.task, source, self.request.classes)
+            return _pictures(parts, config, self.does, source, self.request.classes)
         if not self.does.answers:
             return _text(parts, config, self.task, source)
         inputs, lengths = _rows_of(parts, self.form, source.spec)
-        labels, classes = _targets(parts, self.task, source.spec, self.request.classes)
+        labels, classes = _targets(parts, self.does, source.spec, self.request.classes)
         held_out, split = _held_out(parts, labels, classes, config)
         train = inputs[~held_out]
         series = self.form == "series"
@@ -149,14 +147,14 @@ class Arrays(Kind):
         )
 
 
-def read_inputs(source: Source, task: str) -> tuple[np.ndarray, np.ndarray | None]:
+def read_inputs(source: Source, task: Task) -> tuple[np.ndarray, np.ndarray | None]:
     """The inputs of one file of arrays as a model of ``task`` reads them (see `rows_for`)."""
     parts = read_parts(source, DataConfig(source=source.spec), least=1)
     return rows_for(parts.inputs, task, source.spec, parts.lengths)
 
 
 def rows_for(
-    inputs: np.ndarray, task: str, spec: str, lengths: np.ndarray | None = None
+    inputs: np.ndarray, task: Task, spec: str, lengths: np.ndarray | None = None
 ) -> tuple[np.ndarray, np.ndarray | None]:
     """Rows as a model of ``task`` reads them, and how much of each is real (None: all).
 
@@ -174,15 +172,13 @@ def rows_for(
     return _rows_of(ArrayParts(inputs, None, lengths, 0, ""), form, spec)
 
 
-def _form(inputs: np.ndarray, task: str | None, spec: str) -> Form:
-    """Form of an array, by the task where there is one."""
+def _form(inputs: np.ndarray, task: Task | None, spec: str) -> Form:
+    """Form of an array, by the task where one is said."""
     floats = inputs.dtype.kind == "f"
     if inputs.dtype.kind not in "iufb":
         raise DataError(f"the inputs in '{spec}' are of dtype {inputs.dtype}: give numbers")
-    if task is not None and task in TASKS:
-        if TASKS[task].pictures:
-            return "pictures"
-        return "series" if TASKS[task].series else "tokens"
+    if task is not None:
+        return "pictures" if task.pictures else "series" if task.series else "tokens"
     if inputs.ndim == 4 or (inputs.ndim == 3 and inputs.dtype == np.uint8):
         return "pictures"
     if floats and inputs.ndim in (2, 3):
@@ -196,31 +192,36 @@ def _form(inputs: np.ndarray, task: str | None, spec: str) -> Form:
     )
 
 
-def _task(form: Form, parts: ArrayParts, task: str | None, able: Sequence[str], spec: str) -> str:
+def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
     """Task of arrays: their targets say whether classes or numbers are predicted."""
+    spec, said = request.config.source, request.tasks if request.word else ()
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
-    readers = [name for name, one in TASKS.items() if one.reads in reads[form]]
-    answers = [name for name in readers if TASKS[name].answers]
+    readers = [task for task in TASKS.values() if task.reads in reads[form]]
+    answers = [task for task in readers if task.answers]
     if parts.targets is None:
-        served = [name for name in readers if not TASKS[name].answers and not TASKS[name].encodes]
+        served = [task for task in readers if not task.answers and not task.encodes]
     else:
         first = "number" if _are_numbers(parts.targets) else "class"
-        served = sorted(answers, key=lambda name: TASKS[name].predicts != first)
-        served += [name for name in readers if name not in answers]
-    served = [name for name in served if TASKS[name].predicts != "hidden"]
-    fitting = [name for name in served if task is None or task in (name, TASKS[name].word)]
-    natural = [name for name in fitting if name in able] or fitting
+        served = sorted(answers, key=lambda task: task.predicts != first)
+        served += [task for task in readers if task not in answers]
+    served = [task for task in served if task.predicts != "hidden"]
+    fitting = [task for task in served if not said or task in said]
+    natural = [task for task in fitting if task.name in request.able] or fitting
     if natural:
         return natural[0]
-    able_to = f"can serve {', '.join(served)}" if served else "serves no task"
-    need = [name for name in answers if task in (None, name, TASKS[name].word)]
+    able_to = "serves no task"
+    if served:
+        able_to = f"can serve {', '.join(task.name for task in served)}"
+    need = [task.name for task in answers if not said or task in said]
     if parts.targets is None and need:
         raise DataError(
             f"'{spec}' has no targets: name them y, targets or labels in an .npz, or choose an "
             f"array of it with --data.label-column NAME, for {' or '.join(need)}; without them it "
             f"{able_to}"
         )
-    raise DataError(f"'{spec}' holds {form}, which the task {task} cannot use; it {able_to}")
+    raise DataError(
+        f"'{spec}' holds {form}, which the task {request.word} cannot use; it {able_to}"
+    )
 
 
 def _are_numbers(targets: np.ndarray) -> bool:
@@ -231,12 +232,12 @@ def _are_numbers(targets: np.ndarray) -> bool:
 
 
 def _targets(
-    parts: ArrayParts, task: str, spec: str, known: Sequence[str]
+    parts: ArrayParts, task: Task, spec: str, known: Sequence[str]
 ) -> tuple[np.ndarray, tuple[str, ...]]:
     """Class ids with the classes' names, those ``known`` of a run, or numbers (N, n) and none."""
     targets = parts.targets
     assert targets is not None
-    if TASKS[task].measures:
+    if task.measures:
         if targets.dtype.kind not in "iuf" or targets.ndim > 2:
             raise DataError(
                 f"the targets in '{spec}' are {targets.dtype} of shape {targets.shape}, where "
@@ -363,12 +364,12 @@ def _text(parts: ArrayParts, config: DataConfig, task: str, source: Source) -> T
 
 
 def _pictures(
-    parts: ArrayParts, config: DataConfig, task: str, source: Source, known: Sequence[str]
+    parts: ArrayParts, config: DataConfig, task: Task, source: Source, known: Sequence[str]
 ) -> Dataset:
     pixels = channels_first(parts.inputs, source.spec)
     labels = np.zeros(len(pixels), dtype=np.int64)
     classes: tuple[str, ...] = ()
-    if TASKS[task].answers or config.labels:
+    if task.answers or config.labels:
         labels, classes = _targets(parts, task, source.spec, known)
     held_out, split = _held_out(parts, labels, classes, config)
     return image_dataset(

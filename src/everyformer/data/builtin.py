@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -78,7 +78,7 @@ class BuiltIn(Kind):
     @cached_property
     def task(self) -> str:
         served = BUILTINS[self.config.source].tasks
-        first, *_ = tasks = self.request.tasks
+        first, *_ = tasks = [task.name for task in self.request.tasks]
         if self.request.word is None:
             return first_served(served, self.request.able)
         if any(name in served for name in tasks):
@@ -97,17 +97,17 @@ class BuiltIn(Kind):
         return replace(dataset, split=f"{said}; {dataset.split}")
 
     def _made(self) -> Dataset:
-        config, task = self.config, self.task
+        config, task = self.config, self.does
         if config.source == "stdlib":
             text = load_stdlib(config, self.request.tokenizer)
-            return masked(text, config) if TASKS[task].predicts == "hidden" else text
+            return masked(text, config) if task.predicts == "hidden" else text
         if config.source == "digits":
             return load_digits(config, task)
         if config.source == "waves":
             return load_waves(config, task)
         if config.source == "walks":
             walks = GraphWalk().record(WALKS, config.seed)
-            return episode_dataset(walks, config, task, config.source)
+            return episode_dataset(walks, config, task.name, config.source)
         return load_generated(config, task)
 
 
@@ -144,7 +144,7 @@ def _python_files(root: Path) -> Iterator[Path]:
                 yield Path(folder, name)
 
 
-def load_digits(config: DataConfig, task: str) -> ImageDataset:
+def load_digits(config: DataConfig, task: Task) -> ImageDataset:
     """scikit-learn's 1,797 handwritten digits, 8x8 grey, 0 to 16 spread over 0 to 255."""
     check_labels(config, task)
     package = extra_module("sklearn.datasets", "images", "the built-in digits", "scikit-learn")
@@ -152,8 +152,8 @@ def load_digits(config: DataConfig, task: str) -> ImageDataset:
     pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)[:, None]
     labels = digits.target.astype(np.int64)
     held_out = held_out_draw(labels, config.validation, config.seed)
-    labelled = TASKS[task].classifies or config.labels
-    if TASKS[task].measures:
+    labelled = task.classifies or config.labels
+    if task.measures:
         labels = labels[:, None].astype(np.float32)
     return image_dataset(
         reshaped(pixels, config),

@@ -23,7 +23,7 @@ import torch
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import tasks_that
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -309,12 +309,12 @@ class Episodes(Kind):
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
-        recorded = all(TASKS[name].acts for name in request.tasks)
+        recorded = all(task.acts for task in request.tasks)
         source = request.config.source
         return recorded or source.startswith(MINARI) or holds_trajectories(expanded(source))
 
     def check(self) -> None:
-        if not any(TASKS[name].acts for name in self.request.tasks):
+        if not any(task.acts for task in self.request.tasks):
             raise DataError(
                 f"'{self.config.source}' holds episodes, which the task {self.request.word} cannot "
                 f"use; they are for {', '.join(tasks_that('acts'))}"
@@ -323,7 +323,7 @@ class Episodes(Kind):
 
     @cached_property
     def task(self) -> str:
-        return next(name for name in self.request.tasks if TASKS[name].acts)
+        return next(task.name for task in self.request.tasks if task.acts)
 
     def load(self) -> EpisodeDataset:
         source = self.config.source

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS, tasks_that
+from everyformer.core.tasks import Task, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import describe, hold_out
@@ -104,7 +104,7 @@ def image_dataset(
     config: DataConfig,
     *,
     name: str,
-    task: str,
+    task: Task,
     classes: tuple[str, ...],
     split: str,
     checksum: str,
@@ -122,10 +122,10 @@ def image_dataset(
     """
     _, channels, height, width = pixels.shape
     counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
-    answers = TASKS[task].answers
+    answers = task.answers
     source: tuple[int, int, int] | None = None
     facts: list[Any] = [checksum, labels.tobytes(), held_out.tobytes(), classes]
-    if TASKS[task].encodes:
+    if task.encodes:
         least = min(height, width)
         side = config.small or max(1, least // 4)
         if side >= least:
@@ -138,11 +138,11 @@ def image_dataset(
         split += f"; each is drawn from {source[2]}x{source[1]}"
     elif config.small is not None:
         raise ConfigError(
-            f"'data.small' has no meaning for the task {task}: it is for super-resolution"
+            f"'data.small' has no meaning for the task {task.name}: it is for super-resolution"
         )
     return ImageDataset(
         name=name,
-        task=task,
+        task=task.name,
         kind="images",
         vocabulary=256,
         classes=classes,
@@ -218,13 +218,13 @@ class Pictures(Kind):
         task = self.request.task_of("pictures")
         if task is None:
             return natural_task(self.request.source, self.config, self.pictures)
-        if not TASKS[task].pictures:
+        if not task.pictures:
             *able, last = tasks_that("pictures")
             raise DataError(
-                f"'{self.config.source}' holds pictures, which the task {task} cannot use; take "
-                f"{', '.join(able)} or {last}"
+                f"'{self.config.source}' holds pictures, which the task {task.name} cannot use; "
+                f"take {', '.join(able)} or {last}"
             )
-        return task
+        return task.name
 
     def load(self) -> ImageDataset:
         """The pictures, decoded once into the cache.
@@ -235,7 +235,7 @@ class Pictures(Kind):
             ConfigError: columns that are not there, or that could be several.
             MissingExtraError: pillow is not installed.
         """
-        source, config, task = self.request.source, self.config, self.task
+        source, config, task = self.request.source, self.config, self.does
         labelled = labelled_pictures(source, config, self.pictures, task, self.request.classes)
         layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
         entries = layout.entries

@@ -91,7 +91,8 @@ class Request:
         self.config, self.word, self.tokenizer = config, word, tokenizer
         self.able = tuple(able) or tuple(TASKS)
         self.sides, self.classes, self.stored = sides, tuple(classes), stored
-        self.tasks = tuple(TASKS) if word is None else tasks_called(word)
+        names = TASKS if word is None else tasks_called(word)
+        self.tasks = tuple(TASKS[name] for name in names)
         """the tasks that the word may mean"""
         if not self.tasks:
             known = [*TASKS, *(one.word for one in TASKS.values())]
@@ -121,13 +122,13 @@ class Request:
         return open_source(spec, self.config.encoding)
 
     @cached_property
-    def text_task(self) -> str:
+    def text_task(self) -> Task:
         """The task of files of text."""
         if (task := self.task_of("labelled text")) is not None:
             return task
-        return _natural_task(self.source, self.config, self.able)
+        return TASKS[_natural_task(self.source, self.config, self.able)]
 
-    def task_of(self, reads: str) -> str | None:
+    def task_of(self, reads: str) -> Task | None:
         """The task that the word means of a source of the kind ``reads`` (`Task.reads`).
 
         A word of several tasks means the one that reads such a source, of those that the model
@@ -135,8 +136,8 @@ class Request:
         """
         if self.word is None:
             return None
-        had = [name for name in self.tasks if name in self.able] or [*self.tasks]
-        return next((name for name in had if TASKS[name].reads == reads), had[0])
+        had = [task for task in self.tasks if task.name in self.able] or [*self.tasks]
+        return next((task for task in had if task.reads == reads), had[0])
 
 
 class Kind(ABC):
@@ -232,7 +233,7 @@ class TextFiles(Kind):
 
     @property
     def task(self) -> str:
-        return self.request.text_task
+        return self.request.text_task.name
 
     @property
     def called(self) -> str:

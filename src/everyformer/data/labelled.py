@@ -10,7 +10,6 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import DataError
-from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.classes import (
@@ -146,7 +145,7 @@ class LabelledText(TextFiles):
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
-        return TASKS[request.text_task].reads == cls.name
+        return request.text_task.reads == cls.name
 
     def check(self) -> None:
         super().check()

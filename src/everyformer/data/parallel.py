@@ -18,7 +18,6 @@ from torch import Tensor
 from tqdm import tqdm
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion, batched
 from everyformer.data.cache import FORMAT, cache_root, cached, digest, write_tokens
 from everyformer.data.config import DataConfig
@@ -181,7 +180,7 @@ class ParallelText(TextFiles):
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
-        return TASKS[request.text_task].reads == cls.name
+        return request.text_task.reads == cls.name
 
     def check(self) -> None:
         super().check()

@@ -7,7 +7,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 from everyformer.core.wording import counted
 from everyformer.data.classes import (
     SHOWN,
@@ -94,7 +94,7 @@ def labelled_pictures(
     source: Source,
     config: DataConfig,
     pictures: Sequence[Entry],
-    task: str,
+    task: Task,
     known: Sequence[str] = (),
 ) -> LabelledPictures:
     """The classes or numbers of pictures that ``task`` needs.
@@ -110,21 +110,22 @@ def labelled_pictures(
     """
     layout = find_layout(pictures, config.part)
     check_labels(config, task)
-    needed = TASKS[task].answers or config.labels
+    needed = task.answers or config.labels
     if config.label_column is not None and not needed:
         raise ConfigError(
-            f"--data.label-column has no meaning for the task {task}, unless --data.labels tells "
-            "the model what each picture shows; leave it out, or classify or regress"
+            f"--data.label-column has no meaning for the task {task.name}, unless "
+            "--data.labels tells the model what each picture shows; leave it out, or classify or "
+            "regress"
         )
     tables = tables_among(source)
-    if TASKS[task].measures and not tables:
+    if task.measures and not tables:
         raise DataError(
-            f"'{source.spec}' holds pictures without numbers, which the task {task} learns; put "
-            f"a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
+            f"'{source.spec}' holds pictures without numbers, which the task {task.name} learns; "
+            f"put a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
             "--data.label-column), or give both as arrays in an .npz (images and y)"
         )
     folders = {entry.parts[0] for entry in layout.train if len(entry.parts) > 1}
-    by_table = config.label_column is not None or TASKS[task].measures or len(folders) < 2
+    by_table = config.label_column is not None or task.measures or len(folders) < 2
     if needed and by_table and tables:
         return _by_table(source, config, pictures, task, known)
     refuse_groups(config, f"no table is read of '{source.spec}'")
@@ -144,9 +145,9 @@ def labelled_pictures(
     return LabelledPictures(layout, *_classes(shown, layout, None, source, config, known), notes)
 
 
-def check_labels(config: DataConfig, task: str) -> None:
+def check_labels(config: DataConfig, task: Task) -> None:
     """Refuse ``labels`` as an input of a classifier, which predicts them."""
-    if config.labels and TASKS[task].answers:
+    if config.labels and task.answers:
         raise ConfigError(
             "'data.labels' tells a model the class of each picture that it draws; a classifier is "
             "to find it: leave it out, or take --task pixels"
@@ -157,7 +158,7 @@ def _by_table(
     source: Source,
     config: DataConfig,
     pictures: Sequence[Entry],
-    task: str,
+    task: Task,
     known: Sequence[str] = (),
 ) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
@@ -182,7 +183,7 @@ def _by_table(
             "'data.unlabelled' predict is for tables of texts: leave pictures out with skip, and "
             "give them to `everyformer predict` when the training has ended"
         )
-    measures = TASKS[task].measures
+    measures = task.measures
     reader = picture_reader(source, config, table, files, NUMBER if measures else LABEL)
     labels, group_of, empty = _table_labels(reader, tables, names)
     notes = list(reader.notes)

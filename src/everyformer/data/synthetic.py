@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.tasks import TASKS
+from everyformer.core.tasks import Task
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -239,7 +239,7 @@ class WavesDataset(GeneratedDataset):
         return Batch(inputs, torch.from_numpy(shapes))
 
 
-def load_generated(config: DataConfig, task: str) -> GeneratedDataset:
+def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
     """The generated rows that ``config.source`` names, for ``task``.
 
     Raises:
@@ -247,7 +247,7 @@ def load_generated(config: DataConfig, task: str) -> GeneratedDataset:
         DataError: listops of a length that its depth cannot reach.
     """
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    rewrites = TASKS[task].translates
+    rewrites = task.translates
     kind: type[GeneratedDataset]
     if rewrites:
         kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
@@ -264,17 +264,17 @@ def load_generated(config: DataConfig, task: str) -> GeneratedDataset:
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    measures = TASKS[task].measures
+    measures = task.measures
     named = rewrites or measures
     dataset = kind(
         name=config.source,
-        task=task,
+        task=task.name,
         kind="text",
         classes=tuple("0123456789") if kind is ListOpsDataset and not measures else (),
         # a value is nearly as likely as any other
         numbers=Spread.of(np.arange(10)[:, None]) if measures else None,
         split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        fingerprint=digest(VERSION, config.source, options, *([task] if named else [])),
+        fingerprint=digest(VERSION, config.source, options, *([task.name] if named else [])),
         **options,
     )
     if kind is ListOpsDataset:
@@ -283,20 +283,20 @@ def load_generated(config: DataConfig, task: str) -> GeneratedDataset:
     return dataset
 
 
-def load_waves(config: DataConfig, task: str) -> WavesDataset:
+def load_waves(config: DataConfig, task: Task) -> WavesDataset:
     """Waves of ``config.length`` steps, to classify by their shape or to count their periods."""
     drawn = np.linspace(FEWEST, MOST, 1001)[:, None]
-    measures = TASKS[task].measures
+    measures = task.measures
     return WavesDataset(
         name="waves",
-        task=task,
+        task=task.name,
         kind="series",
         vocabulary=256,
         classes=() if measures else WAVES,
         features=Spread((0.0,), (1.0,)),
         numbers=Spread.of(drawn) if measures else None,
         split=f"generated without end; {HELD_OUT:,} validation series from other seeds",
-        fingerprint=digest(VERSION, "waves", config.length, config.seed, task),
+        fingerprint=digest(VERSION, "waves", config.length, config.seed, task.name),
         length=config.length,
         seed=config.seed,
     )

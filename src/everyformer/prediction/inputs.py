@@ -128,7 +128,7 @@ def array_inputs(rows: np.ndarray | Tensor, reader: Predictor) -> Inputs:
     if not len(array):
         raise DataError("there are no rows to predict: give at least one")
     inputs = Inputs(iter(()), False)
-    values = rows_for(array, reader.task.name, "the array", None)
+    values = rows_for(array, reader.task, "the array", None)
     inputs.rows = _array_rows("row", *values, inputs, reader)
     return inputs
 
@@ -339,7 +339,7 @@ def _arrays(word: str | Path, inputs: Inputs, reader: Predictor, how: Reading) -
     with open_source(str(word)) as source:
         for entry in source.entries:
             one = Source(source.spec, [entry], archive=source.archive)
-            values = read_inputs(one, reader.task.name)
+            values = read_inputs(one, reader.task)
             yield from _array_rows(Path(entry.name).name, *values, inputs, reader)
 
 
