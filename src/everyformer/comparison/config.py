@@ -93,11 +93,6 @@ class CompareConfig(Options):
             for name, choice in self.genes.items()
         }
         object.__setattr__(self, "genes", typed)
-        if self.data.unlabelled == "predict":
-            raise ConfigError(
-                "'data.unlabelled' predict answers rows when one training has ended: compare with "
-                "skip, then train the member that is chosen with predict"
-            )
         if not self.members:
             raise ConfigError("name at least one member to compare")
         doubled = {m for m in self.members if self.members.count(m) > 1}

@@ -132,11 +132,10 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
     """
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
-        answers = ", or predict, which answers them when the training has ended"
         raise DataError(
             f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
             f"{more}; fill the label{'s' * (count > 1)} in, or say --data.unlabelled skip, which "
-            f"leaves such rows out{answers if what == 'text' else ''}"
+            "leaves such rows out (everyformer predict answers them)"
         )
 
 

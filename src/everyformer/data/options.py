@@ -133,9 +133,8 @@ class TableOptions(DataOptions):
     separator: Separator = "auto"
     """What divides the cells of a CSV or TSV. auto: tabs in a .tsv, or what alone divides the first
     line; else it is asked."""
-    unlabelled: Literal["refuse", "skip", "predict"] = "refuse"
-    """Tables: rows whose label is empty are refused, or left out; predict leaves them out too, and
-    when the training has ended writes them with their answers into the run's predictions.csv."""
+    unlabelled: Literal["refuse", "skip"] = "refuse"
+    """Tables: rows whose label is empty are refused, or left out."""
 
 
 @dataclass(frozen=True)

@@ -178,11 +178,6 @@ def _by_table(
             f"{table.where} has {table.columns}, and none of them names the pictures in "
             f"'{source.spec}'; give a column file_name with their paths"
         )
-    if config.unlabelled == "predict":
-        raise ConfigError(
-            "'data.unlabelled' predict is for tables of texts: leave pictures out with skip, and "
-            "give them to `everyformer predict` when the training has ended"
-        )
     measures = task.measures
     reader = picture_reader(source, config, table, files, NUMBER if measures else LABEL)
     labels, group_of, empty = _table_labels(reader, tables, names)

@@ -24,12 +24,12 @@ from everyformer.data.config import DataConfig
 from everyformer.data.delimited import DelimitedTable
 from everyformer.data.headers import decimal_commas
 from everyformer.data.images import SUFFIXES as PICTURES
-from everyformer.data.layout import find_layout, without_notes
+from everyformer.data.layout import without_notes
 from everyformer.data.options import Header, Separator
 from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Cells, JsonTable, Table
-from everyformer.data.tables import TableReader, labelled_reader, text_reader
+from everyformer.data.tables import TableReader, text_reader
 from everyformer.prediction.records import CsvForm, Row
 from everyformer.system.files import expanded, is_address
 
@@ -243,25 +243,6 @@ def _table_rows(word: str | Path, inputs: Inputs, reader: Predictor, how: Readin
         result = _text_column(source, config, entries[0], reader)
         yield from _whole_rows(result, entries, inputs)
         inputs.remarks += [f"'{word}': {note}" for note in result.notes]
-
-
-def unlabelled_inputs(config: DataConfig) -> Inputs:
-    """The rows of the labelled tables that ``config`` names which have a text and no label."""
-    inputs = Inputs(iter(()), True)
-
-    def rows() -> Iterator[Row]:
-        with open_source(config.source, config.encoding) as source:
-            entries = find_layout(source.entries, config.part).entries
-            columns = labelled_reader(source, config, entries[0])
-            table, index = columns.first, columns.indices[1]
-            name = _unique(table)[index]
-            for row in _whole_rows(columns, entries, inputs):
-                cell = dict(row.cells).get(name)
-                if row.shown.strip() and not Cells(table, 0, (index,), (cell,)).label(0):
-                    yield row
-
-    inputs.rows = rows()
-    return inputs
 
 
 def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) -> Iterator[Row]:

@@ -10,10 +10,7 @@ from typing import Literal, TextIO
 from tqdm import tqdm
 
 from everyformer.core.wording import listed
-from everyformer.data.config import DataConfig
-from everyformer.data.sources import open_source
-from everyformer.data.table import JSON_LINES
-from everyformer.prediction.inputs import Inputs, unlabelled_inputs
+from everyformer.prediction.inputs import Inputs
 from everyformer.prediction.predictor import Predictor
 from everyformer.prediction.records import Predictions, added_names, write_csv, write_lines
 from everyformer.system.files import file_written_whole
@@ -70,24 +67,3 @@ def output(out: Path | None, encoding: str = "utf-8") -> Iterator[TextIO]:
         path.open("w", encoding=encoding, newline="") as file,
     ):
         yield file
-
-
-def write_unlabelled(run: Path, config: DataConfig, device: str) -> tuple[int, Path]:
-    """Answer the rows without a label of the tables that a run was trained on, and write them with
-    all of their columns into its directory, as JSON lines where they were such and else as CSV.
-
-    Args:
-        device: where it is computed; auto: an accelerator if there is one.
-
-    Returns:
-        How many there are, 0 where nothing is written, and the file.
-    """
-    with open_source(config.source, config.encoding) as source:
-        lines = all(entry.suffix in JSON_LINES for entry in source.entries)
-    form: Form = "jsonl" if lines else "csv"
-    path, inputs = run / f"predictions.{form}", unlabelled_inputs(config)
-    if (first := next(inputs.rows, None)) is None:
-        path.unlink(missing_ok=True)
-        return 0, path
-    inputs.rows = itertools.chain([first], inputs.rows)
-    return write_answers(Predictor.load(run, device=device), inputs, path, form), path

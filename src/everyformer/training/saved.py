@@ -237,7 +237,9 @@ def trained_on(values: Mapping[str, Any]) -> DataConfig | None:
     run = values.get("run")
     if not isinstance(run, dict):
         return None
-    config = from_dict(DataConfig, run["data"])
+    # earlier versions answered such rows when the training had ended
+    skips = {"unlabelled": "skip"} if run["data"].get("unlabelled") == "predict" else {}
+    config = from_dict(DataConfig, run["data"] | skips)
     if config.source in BUILTINS:
         return config
     here = expanded(config.source)

@@ -82,8 +82,6 @@ def run(words: Sequence[str]) -> int:
             ).result
     if not result.interrupted:
         rows = _rows(result, options, model, dataset, folder)
-        if options.data.unlabelled == "predict" and here.rank == 0:
-            rows |= _unlabelled(folder, options)
         _tell(rows, result, options, dataset, str(folder))
     return result.exit_code
 
@@ -116,7 +114,7 @@ def _tell(
     tables = task.table(measured, dataset) if measured and not options.json else None
     if tables is not None:
         print(f"{tables}\n")
-        kept = ("step", "loss", "worth", "advice", "predictions")
+        kept = ("step", "loss", "worth", "advice")
         rows = {name: rows[name] for name in kept if name in rows}
     best = result.best
     if best and measured and best["step"] != measured["step"]:
@@ -136,15 +134,6 @@ def _tell(
         emit({**rows, "evaluation": measured, "best": best})
     else:
         print(facts(rows))
-
-
-def _unlabelled(folder: Path, options: TrainOptions) -> dict[str, Any]:
-    """Answer the rows without a label; gives where the answers are."""
-    from everyformer.prediction.writing import write_unlabelled
-
-    count, path = write_unlabelled(folder, options.data, options.training.device)
-    say(f"{counted(count, 'row')} without a label{f' answered in {path}' if count else ''}")
-    return {"predictions": str(path)} if count else {}
 
 
 def _from_a_run(words: Sequence[str]) -> list[str]:
