@@ -1,22 +1,18 @@
-"""Trainings with a store: one job, its outcome, and the module that trains and opens such runs."""
+"""`StoreJob`: a training with a store."""
 
 from __future__ import annotations
 
 import shutil
 import tempfile
 import weakref
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
-from torch import Tensor
-
-from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
+from everyformer.datastores.runs import FOLDER, JobOutcome, Say
 from everyformer.datastores.store.store import Store
 from everyformer.datastores.stretches import Stretches, stored
 from everyformer.genes.config import ModelConfig
@@ -27,23 +23,6 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
-
-FOLDER = "retrieval"
-"""of a run, where its store lies and what it is read with"""
-Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class JobOutcome:
-    """Result of a training, with the model and data as they predict and are read."""
-
-    result: TrainResult
-    model: Any
-    """as it predicts: with its store, where it has one"""
-    dataset: Dataset
-    """as the model reads it"""
-    job: StoreJob | None = None
-    """of a run with a store, whose temporary folder lasts as long as this"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,24 +78,6 @@ class StoreJob:
                 lambda: stop.received is not None,
             )  # fmt: skip
         return store, stop.received
-
-
-class Companion(Protocol):
-    """Functions of the module that trains and opens runs of a retrieval."""
-
-    def train_with(self, job: StoreJob) -> JobOutcome:
-        """Train, with what is needed before and behind."""
-
-    def open_model(self, folder: Path, model: LanguageModel, tokenizer: Tokenizer | None,
-                   say: Say) -> Any:  # fmt: skip
-        """The model of a run as it predicts."""
-
-    def extra_inputs(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
-        """Arguments of the model itself beside ``inputs``, by the one that ``open_model`` made."""
-
-    def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,
-                  say: Say) -> TextDataset:  # fmt: skip
-        """Data as such a model reads it."""
 
 
 def options_of(config: ModelConfig) -> Any:

@@ -20,8 +20,9 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of
+from everyformer.datastores.job import StoreJob, how_of
 from everyformer.datastores.reader import StoreReader, searched_by, with_store
+from everyformer.datastores.runs import JobOutcome, Say
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.stretches import Stretches
 from everyformer.datastores.tuning import likelihoods
@@ -40,12 +41,13 @@ TEMPERATURES = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0)
 """that are tried"""
 
 
-def train_with(job: StoreJob) -> JobOutcome:
+def train_with(*given: Any) -> JobOutcome:
     """The training, the store, and the choice of its reading; measured with it.
 
     Raises:
         ConfigError: too little text is kept apart to choose by, or is left to store.
     """
+    job = StoreJob(*given)
     options, how, tokens = job.options, how_of(job.options, job.dataset), job.dataset.train
     apart = _held_out(options, how, len(tokens))
     result = job.train()

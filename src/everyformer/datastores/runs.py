@@ -5,14 +5,21 @@ before or behind the training lies in the run's folder ``retrieval/``, and `read
 `reading_data` find it there again.
 """
 
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, cast
+
+from torch import Tensor
 
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError
 from everyformer.data.dataset import Dataset
+from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores import knn_run, spalm_run
-from everyformer.datastores.job import FOLDER, Companion, JobOutcome, Say, StoreJob
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
@@ -20,10 +27,46 @@ from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.parallel.world import read_launch
+from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
 
-COMPANIONS: dict[str, Companion] = {"knn": knn_run, "spalm": spalm_run}
-"""retrieval -> the module that trains and opens runs of it"""
+FOLDER = "retrieval"
+"""of a run, where its store lies and what it is read with"""
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class JobOutcome:
+    """Result of a training, with the model and data as they predict and are read."""
+
+    result: TrainResult
+    model: Any
+    """as it predicts: with its store, where it has one"""
+    dataset: Dataset
+    """as the model reads it"""
+    job: Any = None
+    """of a run with a store, whose temporary folder lasts as long as this"""
+
+
+class Companion(Protocol):
+    """Functions of the module that trains and opens runs of a retrieval."""
+
+    def train_with(
+        self, model: LanguageModel, dataset: TextDataset, config: TrainingConfig,
+        run: RunDirectory | None, say: Say, more: dict[str, Any],
+    ) -> JobOutcome:  # fmt: skip
+        """Train, with what is needed before and behind; ``more``: as of `train_run`."""
+
+    def open_model(self, folder: Path, model: LanguageModel, tokenizer: Tokenizer | None,
+                   say: Say) -> Any:  # fmt: skip
+        """The model of a run as it predicts."""
+
+    def extra_inputs(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
+        """Arguments of the model itself beside ``inputs``, by the one that ``open_model`` made."""
+
+    def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,
+                  say: Say) -> TextDataset:  # fmt: skip
+        """Data as such a model reads it."""
 
 
 def train_run(
@@ -58,7 +101,7 @@ def train_run(
             f"{model.config.member} stores its training text, which one process does: start it "
             "without torchrun"
         )
-    return companion.train_with(StoreJob(model, text, config, run, say, more))
+    return companion.train_with(model, text, config, run, say, more)
 
 
 def companion_of(config: ModelConfig) -> Companion | None:
@@ -66,12 +109,14 @@ def companion_of(config: ModelConfig) -> Companion | None:
     retrieval = RETRIEVAL.of(config)
     if retrieval is None:
         return None
-    if retrieval.name not in COMPANIONS:
+    # a file of this package, named after it, which is read where a model has it
+    name = f"{__package__}.{retrieval.name}_run"
+    if find_spec(name) is None:
         raise UnsupportedError(
-            f"no run is known that makes a store for retrieval '{retrieval.name}': take one of "
-            f"{', '.join(COMPANIONS)}"
+            f"no run is known that makes a store for retrieval '{retrieval.name}': take knn or "
+            "spalm"
         )
-    return COMPANIONS[retrieval.name]
+    return cast(Companion, import_module(name))
 
 
 def reading_model(model: Model, path: Path, tokenizer: Tokenizer | None, say: Say) -> Any:

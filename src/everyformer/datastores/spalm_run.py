@@ -17,7 +17,8 @@ from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.data.tokenizers.load import require_same
 from everyformer.datastores.indexing import Indexing
-from everyformer.datastores.job import JobOutcome, Say, StoreJob, how_of, options_of
+from everyformer.datastores.job import StoreJob, how_of, options_of
+from everyformer.datastores.runs import JobOutcome, Say
 from everyformer.datastores.spalm_reading import SpalmLanguageModel
 from everyformer.datastores.store.index import Index
 from everyformer.datastores.store.store import Store
@@ -40,8 +41,9 @@ VANILLA = "rope"
 finds what a token stands behind than attention by places"""
 
 
-def train_with(job: StoreJob) -> JobOutcome:
+def train_with(*given: Any) -> JobOutcome:
     """The frozen model, the store, the tables, and then the training."""
+    job = StoreJob(*given)
     folder, options = job.folder, job.options
     if job.run is not None and job.run.writes and job.run.config() is None:
         # so that a stop before the first step leaves a run to resume

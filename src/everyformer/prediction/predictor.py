@@ -27,8 +27,7 @@ from everyformer.data.batch import batched
 from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.datastores.job import Say
-from everyformer.datastores.runs import reading_model
+from everyformer.datastores.runs import Say, reading_model
 from everyformer.models.base import Model
 from everyformer.prediction.records import Prediction, Row
 from everyformer.prediction.words import Words
