@@ -86,7 +86,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "did you mean 'interleaved'?",
     ),
     "frequencies that there are not": (
-        lambda: functional.sinusoid(torch.arange(3), 4, freq="y"),
         "known: paper, t2t",
     ),
     "a rule that there is not": (

@@ -4,33 +4,12 @@ import math
 
 import pytest
 import torch
-from by_loops import CLOSE, HEADS, WIDTH, attended, mixer, softmaxed, text
+from by_loops import CLOSE, HEADS, WIDTH, attended, mixer, text
 
 
-def features(map_of, weights):
+def elu(x):
     """phi of one head's vector, one number at a time."""
-
-    def learned(x, part):
-        return (part.weight @ x + part.bias).tolist()
-
-    def phi(x):
-        if map_of == "product":
-            pairs = zip(learned(x, weights.first), learned(x, weights.second), strict=True)
-            return [a * b for a, b in pairs]
-        x = x.tolist() if weights is None else learned(x, weights.first)
-        if map_of == "elu":
-            return [z + 1 if z > 0 else math.exp(z) for z in x]
-        if map_of == "exp":
-            return [math.exp(z) for z in x]
-        if map_of in ("relu", "t2r"):
-            return [max(z, 0.0) for z in x]
-        if map_of == "softmax":
-            return softmaxed(x)
-        if map_of == "hedgehog":
-            return softmaxed([2 * z for z in x] + [-2 * z for z in x])
-        return x
-
-    return phi
+    return [z + 1 if z > 0 else math.exp(z) for z in x.tolist()]
 
 
 def favor(made):
@@ -51,35 +30,22 @@ def favor(made):
 def kernel_average(x, made):
     """sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s); zero where no weight is."""
     q, k, v = (t[0] for t in made.project(x))
-    rms = made.name == "linear" and made.options.normalise == "rms"
+    phi = elu if made.name == "linear" else favor(made)
     rows = []
     for t in range(x.shape[1]):
         row = []
         for h in range(HEADS):
-            if made.name == "linear":
-                of = made.options.feature_map
-                asks, shows = features(of, made.query_map), features(of, made.key_map)
-            else:
-                asks = shows = favor(made)
             seen = range(t + 1) if made.causal else range(x.shape[1])
-            asked, held = asks(q[h, t]), [shows(k[h, s]) for s in seen]
+            asked, held = phi(q[h, t]), [phi(k[h, s]) for s in seen]
             weights = [sum(a * b for a, b in zip(asked, one, strict=True)) for one in held]
             y = sum(w * v[h, s] for w, s in zip(weights, seen, strict=True))
-            if rms:
-                size = math.sqrt(float(y @ y) / len(y) + 1e-6)
-                row.append(made.norm.weight * y / size)
-            else:
-                row.append(y / (sum(weights) or 1.0))
+            row.append(y / (sum(weights) or 1.0))
         rows.append(torch.cat(row))
     return made.out(torch.stack(rows))[None]
 
 
 KERNELS = [
-    *(("linear", {"feature_map": name}) for name in ("elu", "relu", "exp", "softmax", "t2r")),
-    ("linear", {"feature_map": "hedgehog"}),
-    ("linear", {"feature_map": "product", "normalise": "rms"}),
-    ("linear", {"feature_map": "identity", "normalise": "rms"}),
-    ("linear", {"feature_map": "identity"}),
+    ("linear", {}),
     ("performer", {"features": 16}),
     ("performer", {"features": 16, "draw": "iid"}),
     ("performer", {"features": 8, "feature_map": "relu"}),

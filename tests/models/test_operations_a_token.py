@@ -124,7 +124,7 @@ def test_token_by_token_is_one_pass(name):
 
 SHORT: list[tuple[str, dict[str, object]]] = [
     ("adaptive-span", {"window": 7, "ramp": 3}),
-    ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True, "persistent": 2}),
+    ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True}),
     ("bigbird", {"block_size": 2}),
     ("blockwise", {"blocks": 8}),
     ("gtrxl", {"slots": 5}),

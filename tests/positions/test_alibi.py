@@ -185,9 +185,8 @@ def test_windows_lose_no_distance_in_long_texts():
 
 
 def test_asymmetric_sides_have_slopes_of_their_own():
-    made = Alibi(
-        width=8, heads=2, options={"sides": "asymmetric", "slopes": (1, 2), "right_slopes": (3, 4)}
-    )
+    made = Alibi(width=8, heads=2, options={"sides": "asymmetric", "learned": True})
+    made.logarithms.data = torch.tensor([[1.0, 2.0], [3.0, 4.0]]).log()
     here = torch.arange(3)[None]
     expected = torch.tensor([[0.0, -3, -6], [-1, 0, -3], [-2, -1, 0]])
     torch.testing.assert_close(bias(made, here, here)[0, 0], expected)
@@ -282,7 +281,7 @@ def test_bloom_with_our_slopes_gives_its_own_attention():
         (False, {"slopes": (1.0, -1.0, 1.0)}, "slopes.* must be at least 0"),
         (True, {"sides": "split"}, "causal=True hides them all"),
         (True, {"sides": "asymmetric", "learned": True}, "causal=True hides them all"),
-        (False, {"sides": "asymmetric"}, "right_slopes"),
+        (False, {"sides": "asymmetric"}, "give learned=True"),
         (False, {"slopes": (1, 0, 1), "learned": True}, "start above 0"),
         (False, {"side": "split"}, "did you mean 'sides'"),
     ],

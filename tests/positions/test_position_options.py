@@ -1,46 +1,17 @@
-"""Bounded and stretched ALiBi, learned rotary angles, partial rotations as GPT-NeoX has them."""
+"""Learned rotary angles, partial rotations as GPT-NeoX has them."""
 
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError
-from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.positions.alibi import Alibi, alibi_slopes
 from everyformer.genes.positions.rope import Rope, rotate
 from helpers import build_mixer
-
-DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 
 
 def mixer(position, causal, **options):
     return build_mixer(
         "attention", width=12, heads=3, causal=causal, position=position, position_options=options
-    )
-
-
-@DIRECTIONS
-@pytest.mark.parametrize(("lowest", "stretch"), [(0.5, 1.0), (None, 4.0), (0.3, 2.0), (0.0, 1.0)])
-def test_alibi_falls_to_its_lowest_and_slower_when_stretched(causal, lowest, stretch):
-    made, x = (
-        mixer("alibi", causal, lowest=lowest, stretch=stretch),
-        torch.randn(2, 11, 12).double(),
-    )
-    bias = torch.empty(1, 3, 11, 11).double()
-    for h, slope in enumerate(alibi_slopes(3)):
-        for i in range(11):
-            for j in range(11):
-                fallen = -slope * abs(i - j) / stretch
-                bias[0, h, i, j] = fallen if lowest is None else max(fallen, -lowest)
-    expected = attention_reference(*made.project(x), causal=causal, bias=bias)
-    torch.testing.assert_close(made(x).y, made.out(expected.transpose(1, 2).flatten(2)))
-
-
-def test_stretched_slopes_see_a_text_drawn_out_as_the_text_itself():
-    plain, long = (Alibi(width=8, heads=4, options={"stretch": s}) for s in (1.0, 8.0))
-    distance = torch.arange(20)
-    torch.testing.assert_close(
-        long.by_distance(8 * distance, torch.float64), plain.by_distance(distance, torch.float64)
     )
 
 
@@ -100,8 +71,6 @@ def test_interleaved_partial_rotations_equal_gpt_j(fraction):
 
 
 @pytest.mark.parametrize(("position", "options", "said"), [
-    ("alibi", {"lowest": -1.0}, "lowest' must be at least 0"),
-    ("alibi", {"stretch": 0.5}, "stretch' must be at least 1"),
     ("rope", {"learned": True, "scaling": {"kind": "linear", "factor": 2.0}}, "use one of the two"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(position, options, said):
