@@ -120,19 +120,15 @@ FORMS: list[tuple[str, bool, dict[str, Any], Row]] = [
     # mixer, causal, options, what is other
     ("rfa", True, {"gate": True}, {"gate.weight": LINEAR, "gate.bias": C(2.944439)}),  # ln(.95/.05)
     ("linformer", True, {"causal_chunk": 64}, {"length_map": U(0.1936492)}),  # 16 slots of 64
-    ("linear", True, {"feature_map": "t2r"}, {"*_map.first.*": U(0.1767767)}),  # 1 / sqrt(32)
     ("aft-full", True, {"rank": None}, {"position.table": N(0.01)}),
     ("attention", True, {"sink": True, "qk_norm": True},
      {"sink": C(0.0), "project.*_norm.weight": C(1.0)}),
     ("gmlp", True, {"spatial_init": "uniform"}, {"spatial": U(3.90625e-6)}),  # 1e-3 / 256
     ("gmlp", True, {"spatial_init": "wide"}, {"spatial": U(0.05)}),
     ("gmlp", True, {"spatial_init": "zeros"}, {"spatial": C(0.0)}),
-    ("gmlp", True, {"spatial": "toeplitz", "taps": 256}, {}),
+    ("gmlp", True, {"spatial": "toeplitz"}, {}),
     ("adaptive-span", True, {"dynamic": True},
      {"spans_of.weight": LINEAR, "spans_of.bias": C(-4.0)}),
-    ("adaptive-span", True, {"persistent": 16},
-     {"keys": N(0.1767767), "values": N(0.25)}),  # 1 / sqrt(32), and of 16 values
-    ("routing", True, {"rank_bias": 4}, {"bias": C(0.0)}),
     ("sinkhorn", False, {"sort_net": "mlp"},
      {"sorter.weights.0": U(0.1936492),  # sqrt(6 / (128 + 32))
       "sorter.weights.1": U(0.4082483),  # sqrt(6 / (32 + 4))

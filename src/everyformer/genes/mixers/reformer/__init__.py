@@ -91,13 +91,13 @@ class ReformerOptions(Options):
     """count a key once however many rounds show it"""
     scale: Positive = 1.0
     """c, on the scores"""
-    redraw: Annotated[bool, Affects("nothing")] = True
-    """new rotations at every training pass; False: those of evaluation"""
     decode: Annotated[Literal["exact", "bucket"], Affects("results")] = "exact"
     """what new tokens of a state see: see the text"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    gone: ClassVar[dict[str, Any]] = {"look_back": 1, "look_ahead": None, "across_buckets": True}
+    gone: ClassVar[dict[str, Any]] = {
+        "look_back": 1, "look_ahead": None, "across_buckets": True, "redraw": True
+    }  # fmt: skip
 
 
 @state
@@ -178,9 +178,8 @@ class Reformer(HeadMixer):
             self.leaks = LEAKS
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
-        rounds = max(self.rounds, o.rounds)
         self.rotations = seeded_rotations(
-            0, self.heads, rounds, self.head_dim, columns(self.factors)
+            0, self.heads, self.rounds, self.head_dim, columns(self.factors)
         )
         self.query_key = nn.Linear(self.width, self.channels, bias=False)
         self.value = nn.Linear(self.width, self.channels, bias=False)
@@ -235,11 +234,10 @@ class Reformer(HeadMixer):
 
     def _rotations(self, fixed: bool, like: Tensor) -> Tensor:
         """(H, rounds, D, columns): those of the seed, or new ones."""
-        if not fixed and self.options.redraw:
+        if not fixed:
             shape = (self.heads, self.options.rounds, *self.rotations.shape[2:])
             return torch.randn(shape, device=like.device)
-        rounds = self.rounds if fixed else self.options.rounds
-        return self.rotations[:, :rounds].to(like.device)
+        return self.rotations[:, : self.rounds].to(like.device)
 
     def _hash(self, qk: Tensor) -> Tensor:
         """Buckets by the rotations of the seed."""
