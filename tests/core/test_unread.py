@@ -102,5 +102,5 @@ def test_files_of_another_form_are_refused(tmp_path: Any) -> None:
 
 
 def test_a_model_is_refused_with_options_of_another_form() -> None:
-    with pytest.raises(ConfigError, match="'start'=0.5 is read with dynamic=False alone"):
+    with pytest.raises(ConfigError, match=r"'start'=0\.5 is read with dynamic=False alone"):
         ef.create_model("adaptive-span", width=8, layers=1, heads=2, start=0.5, dynamic=True)

@@ -65,23 +65,9 @@ def test_kernel_attention_is_its_equation(member, options, causal):
 # Linformer
 
 
-def slots_of(tokens, made, matrix):
+def slots_of(tokens, matrix):
     """The slots of a text or segment (S, width), one by one."""
-    o, reach = made.options, made.reach
-    if o.projection == "linear":
-        return [sum(row[n] * t for n, t in enumerate(tokens)) for row in matrix]
-    # windows of ceil(n / k) tokens
-    wide = math.ceil(reach / o.k)
-    slots = []
-    for first in range(0, len(tokens), wide):
-        part = tokens[first : first + wide]
-        if o.projection == "conv":
-            slots.append(sum(matrix[n] * t for n, t in enumerate(part)))
-        elif o.projection == "mean":
-            slots.append(sum(part) / len(part))
-        else:
-            slots.append(torch.stack([max(c) for c in zip(*part, strict=True)]))
-    return slots
+    return [sum(row[n] * t for n, t in enumerate(tokens)) for row in matrix]
 
 
 def slot_attention(x, made):
@@ -93,16 +79,14 @@ def slot_attention(x, made):
     outputs = torch.zeros(length, WIDTH, dtype=x.dtype)
     for h in range(HEADS):
         rows = slice(h * size, (h + 1) * size)
-        ef = [None, None]
-        if maps is not None:
-            ef = [side[h if len(side) > 1 else 0] for side in (maps[0], maps[-1])]
+        ef = [side[h if len(side) > 1 else 0] for side in (maps[0], maps[-1])]
         for t in range(length):
             first = t // chunk * chunk
             keys, values = [], []
             for n in range(0, first, chunk) if made.causal else (0,):
                 part = tokens[n : n + chunk]
-                keys += [wk[rows] @ slot for slot in slots_of(part, made, ef[0])]
-                values += [wv[rows] @ slot for slot in slots_of(part, made, ef[1])]
+                keys += [wk[rows] @ slot for slot in slots_of(part, ef[0])]
+                values += [wv[rows] @ slot for slot in slots_of(part, ef[1])]
             if made.causal:
                 keys += [wk[rows] @ s for s in tokens[first : t + 1]]
                 values += [wv[rows] @ s for s in tokens[first : t + 1]]
@@ -114,15 +98,8 @@ COMPRESSIONS = [
     (False, {"k": 5}),
     (False, {"k": 5, "sharing": "none"}),
     (False, {"k": 5, "sharing": "key-value"}),
-    # 32 tokens in windows of ceil(32 / 9) = 4
-    (False, {"k": 9, "projection": "mean"}),
-    (False, {"k": 9, "projection": "max"}),
-    (False, {"k": 9, "projection": "conv"}),
-    (False, {"k": 9, "projection": "conv", "sharing": "none"}),
     (True, {"causal_chunk": 4, "k": 2}),
-    (True, {"causal_chunk": 5, "k": 3, "projection": "max"}),
-    (True, {"causal_chunk": 5, "k": 3, "projection": "mean"}),
-    (True, {"causal_chunk": 4, "k": 3, "projection": "conv"}),
+    (True, {"causal_chunk": 5, "k": 3, "sharing": "none"}),
 ]
 
 

@@ -63,7 +63,7 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
         {"decay": 0.999, "update": "ema", "clusters": None, "window": None, "local_heads": None},
         {"routing": "strict", "attention_dropout": 0.0}),
     "reformer": (
-        {"chunk": 64, "scale": 1.0, "buckets": None, "attention_dropout": 0.0},
+        {"chunk": 64, "buckets": None, "attention_dropout": 0.0},
         {"rounds": 4, "evaluation_rounds": None, "wrap": "none", "once": False,
          "decode": "exact"}),
     "sinkhorn": (
@@ -71,7 +71,7 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
          "sortcut": None},
         {**WEIGHTS, "block_size": 64, "combine": "concat"}),
     "linformer": (
-        {"projection": "linear", "sharing": "headwise", "frozen": False},
+        {"sharing": "headwise"},
         {**WEIGHTS, "k": None, "causal_chunk": None}),
     "image-transformer": (
         {"block_size": 256, "memory_size": None},
@@ -108,13 +108,12 @@ POSITION_ROWS: dict[str, tuple[Values, Values]] = {
     "learned": ({"std": 0.02}, {}),
     "learned-per-layer": ({}, {"std": 0.02}),
     "rope": (
-        {"base": 10000.0, "fraction": 1.0, "scaling": SCALING}, {"layout": "half", "learned": False}
+        {"base": 10000.0, "fraction": 1.0, "scaling": SCALING}, {"layout": "half"}
     ),
-    "alibi": ({"slopes": "alibi", "learned": False}, {"sides": "symmetric"}),
+    "alibi": ({"slopes": "alibi"}, {}),
     "t5-relative": ({"buckets": 32, "max_distance": 128, "shared": True, "std": None}, {}),
     "shaw": (
-        {"clip": 16, "keys": True, "values": True}, {"queries": False, "per_head": False,
-                                                     "std": None}),
+        {"clip": 16, "keys": True, "values": True}, {"per_head": False, "std": None}),
     "xl-relative": (
         {"distances": "waves", "start_std": 0.02, "clamp": None},
         {"reach": None}),

@@ -156,12 +156,8 @@ POSITION_ROWS: dict[str, Row] = {
 VALUED: list[tuple[str, dict[str, Any], str, list[float]]] = [
     # position, options, parameter, its numbers
     ("da-transformer", {}, "alpha", [-0.1, -0.0333333, 0.0333333, 0.1]),
-    ("alibi", {"learned": True}, "logarithms", [-1.386294, -2.772589, -4.158883, -5.545177]),
-    ("rope", {"learned": True}, "theta",
-     [1, 0.562341, 0.316228, 0.177828, 0.1, 0.0562341, 0.0316228, 0.0177828, 0.01, 0.00562341,
-      0.00316228, 0.00177828, 0.001, 0.000562341, 0.000316228, 0.000177828]),
 ]  # fmt: skip
-"""those that are not drawn: logarithms of 2^-2, 2^-4, 2^-6 and 2^-8; and 10000^(-m / 16)"""
+"""those that are not drawn"""
 
 MEMORY_ROWS: dict[str, Row] = {
     "segment": {},
