@@ -27,7 +27,7 @@ def close(pair):
     torch.testing.assert_close(*pair, rtol=0, atol=1e-10)
 
 
-POSITION = [*((name, {}) for name in POSITIONS.names()), ("xl-relative", {"untie": False})]
+POSITION = [(name, {}) for name in POSITIONS.names()]
 
 
 @pytest.mark.parametrize(("position", "options"), POSITION)

@@ -80,7 +80,7 @@ FALLBACKS: dict[str, tuple[str, dict[str, Any], bool, Mask | None]] = {
 def test_all_pairs_of_a_compiled_sparse_mixer_are_told_once_it_is_compiled(case):
     name, options, causal, mask = FALLBACKS[case]
     if name == "etc":
-        options = {**options, "hard_g2l": False, "hard_l2g": False}
+        options = {**options, "hard_g2l": False}
     mixer = build_mixer(name, causal=causal, max_length=LENGTH, **SIZES, **options)
     x = draw(1, LENGTH, 8, dtype=torch.float32)
     mixer(x, mask=mask)  # eagerly nothing is to be said

@@ -79,10 +79,10 @@ def test_an_option_of_another_form_is_refused(options: Any, name: str, when: Con
 FLAGS = [
     ("image-transformer --mixer.tile 2 2 --mixer.dims 1", "'tile'=(2, 2) is read with dims=2"),
     ("attention --training.schedule noam --training.min-lr-ratio 0.2", "'min_lr_ratio'=0.2 is re"),
-    ("alibi --position.right-slopes 0.5", "'right_slopes'=(0.5,) is read with sides='asymmetric'"),
+    ("xl-relative --position.reach 3", "'reach'=3 is read with distances='learned' alone"),
     ("attention --model.pixels.mixtures 3", "'mixtures'=3 is read with output='mixture' alone"),
-    ("compressive --memory.reconstruction none --memory.reconstruction-norm sum",
-     "'reconstruction_norm'='sum' is read with another reconstruction than 'none' alone"),
+    ("gtrxl --wiring.gate input --wiring.gate-bias 1",
+     "'gate_bias'=1.0 is read with another gate than 'input' or 'residual' alone"),
 ]  # fmt: skip
 
 
@@ -102,5 +102,5 @@ def test_files_of_another_form_are_refused(tmp_path: Any) -> None:
 
 
 def test_a_model_is_refused_with_options_of_another_form() -> None:
-    with pytest.raises(ConfigError, match="'nu'=2 is read with feature_map='dpfp' alone"):
-        ef.create_model("linear", width=8, layers=1, heads=2, nu=2)
+    with pytest.raises(ConfigError, match=r"'start'=0\.5 is read with dynamic=False alone"):
+        ef.create_model("adaptive-span", width=8, layers=1, heads=2, start=0.5, dynamic=True)

@@ -85,10 +85,6 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: functional.rotate(drawn(1, 1, 3, 4), TOKENS[:1, :3], layout="interleave"),
         "did you mean 'interleaved'?",
     ),
-    "frequencies that there are not": (
-        lambda: functional.sinusoid(torch.arange(3), 4, freq="y"),
-        "known: paper, t2t",
-    ),
     "a rule that there is not": (
         lambda: functional.alibi_slopes(6, "paper"),
         "known: alibi, geometric",

@@ -236,13 +236,9 @@ def test_0_lets_all_leave_at_once_and_1_none(kind: str) -> None:
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize(
-    ("form", "expected"),
-    [("paper", [0.55, 0.45 + 0.1 * np.exp(-1)]), ("code", [0.5, 0.45 + 0.05 * np.exp(-1)])],
-)
-def test_thresholds_that_fall(form: str, expected: list[float]) -> None:
-    depth = model(threshold=0.5, decay=4.0, longest=8, decay_form=form).stack.depth
-    for age, threshold in zip((0, 2), expected, strict=True):
+def test_thresholds_that_fall() -> None:
+    depth = model(threshold=0.5, decay=4.0, longest=8).stack.depth
+    for age, threshold in ((0, 0.55), (2, 0.45 + 0.1 * np.exp(-1))):
         asked: Any = type("Asked", (), {"age": torch.tensor([[age]])})
         for sure, leaves in ((threshold - 1e-6, False), (threshold + 1e-6, True)):
             assert bool(depth.leaves(asked, torch.tensor([[sure]]).double())) == leaves
@@ -279,14 +275,6 @@ def test_first_exit_and_every_say_which_layers_are_asked(
     monkeypatch.undo()
     set_threshold(made, 0.0)
     assert left(made, text()).unique().tolist() == expected[:1]
-
-
-@torch.inference_mode()
-def test_together_the_last_of_a_place_decides() -> None:
-    apart, together = model(threshold=0.05), model(threshold=0.05, together=True)
-    tokens = text(4, 1)
-    assert len(left(apart, tokens).unique()) > 1
-    assert left(together, tokens).tolist() == [[int(left(apart, tokens).max())]] * 4
 
 
 @torch.inference_mode()

@@ -17,12 +17,13 @@ import everyformer as ef
 from everyformer.blocks.passing import Pass
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import watched
-from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
+from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
 from everyformer.engines.flops import count_flops
 from everyformer.genes.depth._pending import Pending
 from everyformer.genes.depth.universal import Account, Universal, UniversalOptions
+from everyformer.genes.positions.sinusoidal import sinusoid
 from everyformer.genes.wirings.pre import PreNorm
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
@@ -58,18 +59,14 @@ def traced(made: Any, x: Tensor, **given: Any) -> tuple[Tensor, Tensor]:
     return steps, steps + rest
 
 
-def signal(length: int, step: int, waves: str = "paper") -> np.ndarray:
+def signal(length: int, t: int) -> np.ndarray:
     """P^t (L, width), a number at a time."""
     table = np.zeros((length, WIDTH))
-    half = WIDTH // 2
     for i in range(length):
-        for j in range(half):
-            if waves == "paper":
-                w, sine, cosine, t = 10000 ** (-2 * j / WIDTH), 2 * j, 2 * j + 1, step
-            else:
-                w, sine, cosine, t = 10000 ** (-j / (half - 1)), j, half + j, step - 1
-            table[i, sine] = math.sin(i * w) + math.sin(t * w)
-            table[i, cosine] = math.cos(i * w) + math.cos(t * w)
+        for j in range(WIDTH // 2):
+            w = 10000 ** (-2 * j / WIDTH)
+            table[i, 2 * j] = math.sin(i * w) + math.sin(t * w)
+            table[i, 2 * j + 1] = math.cos(i * w) + math.cos(t * w)
     return table
 
 
@@ -81,18 +78,16 @@ def oracle(made: Any, x: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
     y, steps, rest = np.zeros_like(h), np.zeros((rows, length), int), np.zeros((rows, length))
     spent, runs = np.zeros((rows, length)), np.ones((rows, length), bool)
     for t in range(1, o.steps + 1):
-        moved = h + signal(length, t, o.waves)
+        moved = h + signal(length, t)
         new = layer(torch.from_numpy(moved)).y.detach().numpy()
         for r in range(rows):
             for i in range(length):
-                running = runs[r, i]
-                if running or o.halted == "evolve":
-                    h[r, i] = new[r, i]
-                if not running:
+                if not runs[r, i]:
                     continue
+                h[r, i] = new[r, i]
                 p = 1 / (1 + math.exp(-(moved[r, i] @ w + b)))
                 steps[r, i] = t
-                stops = spent[r, i] + p > 1 - o.epsilon or (t == o.steps and o.cap == "force")
+                stops = spent[r, i] + p > 1 - o.epsilon or t == o.steps
                 weight = 1 - spent[r, i] if stops else p
                 if stops:
                     rest[r, i], runs[r, i] = weight, False
@@ -100,10 +95,8 @@ def oracle(made: Any, x: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
                     spent[r, i] += p
                 if o.combine == "accumulated":
                     y[r, i] += weight * new[r, i]
-                elif o.combine == "interpolate":
-                    y[r, i] = weight * new[r, i] + (1 - weight) * y[r, i]
                 else:
-                    y[r, i] = new[r, i]
+                    y[r, i] = weight * new[r, i] + (1 - weight) * y[r, i]
     return y, steps, float((steps + rest).mean())
 
 
@@ -121,10 +114,9 @@ def test_without_signals_and_halting_it_is_the_layers_repeated(wiring: str) -> N
     close(made(TEXT).y, repeated(TEXT).y)
 
 
-@pytest.mark.parametrize("waves", ["paper", "tensor2tensor"])
 @pytest.mark.parametrize("first", [False, True], ids=["post", "pre"])
-def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool, waves: str) -> None:
-    made = stack(False, steps=4, halting="none", waves=waves, wiring="pre" if first else "post")
+def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool) -> None:
+    made = stack(False, steps=4, halting="none", wiring="pre" if first else "post")
     [block] = made.blocks
     theirs = nn.TransformerEncoderLayer(
         WIDTH, 3, 4 * WIDTH, dropout=0.0, activation="relu", layer_norm_eps=1e-6, batch_first=True,
@@ -142,21 +134,17 @@ def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool, waves: str) -> None
             a.bias.copy_(b.bias)
     h = TEXT
     for t in range(1, 5):
-        h = theirs(h + torch.from_numpy(signal(LENGTH, t, waves)))
+        h = theirs(h + torch.from_numpy(signal(LENGTH, t)))
     close(made(TEXT).y, made.norm(h))
 
 
 @covering(
-    combine=["accumulated", "interpolate", "last"],
-    halted=["copy", "evolve"],
-    cap=["force", "drop"],
+    combine=["accumulated", "interpolate"],
     causal=[True, False],
     feedforward=["relu", "sepconv"],
 )
-def test_halting_is_graves_recurrence(
-    combine: str, halted: str, cap: str, causal: bool, feedforward: str
-) -> None:
-    own = {"combine": combine, "halted": halted, "cap": cap, "halting_bias": -0.5}
+def test_halting_is_graves_recurrence(combine: str, causal: bool, feedforward: str) -> None:
+    own = {"combine": combine, "halting_bias": -0.5}
     made = stack(causal, steps=5, epsilon=0.05, tau=0.5, feedforward=feedforward, **own)
     y, steps, ponder = oracle(made, TEXT)
     assert set(steps.flatten()) == {1, 2, 3, 4, 5}
@@ -202,8 +190,6 @@ def weights(p: list[float], **options: Any) -> tuple[list[float], float, int]:
     [
         ([0.3, 0.4, 0.9], {}, [0.3, 0.4, 0.3], 3.3),
         ([0.3, 0.4, 0.3], {"combine": "interpolate"}, [0.126, 0.28, 0.3], 3.3),
-        ([0.3, 0.4, 0.3], {"combine": "last"}, [0, 0, 1], 3.3),
-        ([0.05] * 6, {"cap": "drop"}, [0.05] * 6, 6.0),
         ([0.05] * 6, {}, [0.05] * 5 + [0.75], 6.75),
         ([1.0] * 4, {}, [1, 0, 0, 0], 2.0),
         ([0.99, 0.5], {}, [0.99, 0.01], 2.01),
@@ -261,12 +247,9 @@ def test_without_order_texts_are_bags() -> None:
     assert not torch.allclose(ordered(TEXT[:, by]).y, ordered(TEXT).y[:, by])
 
 
-@pytest.mark.parametrize("halted", ["copy", "evolve"])
 @pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
-def test_the_future_changes_neither_outputs_nor_steps_nor_cost(
-    halted: str, feedforward: str
-) -> None:
-    own = {"halted": halted, "feedforward": feedforward, "halting_bias": -0.5}
+def test_the_future_changes_neither_outputs_nor_steps_nor_cost(feedforward: str) -> None:
+    own = {"feedforward": feedforward, "halting_bias": -0.5}
     made, cut = stack(steps=5, layers=2, **own), 6
     other = torch.cat((TEXT[:, :cut], draw(2, LENGTH - cut, WIDTH, seed=5)), 1)
     close(made(other).y[:, :cut], made(TEXT).y[:, :cut])
@@ -321,30 +304,11 @@ def test_learned_tokens_in_front_have_no_place_and_are_not_counted() -> None:
 
     def signals(positions: Tensor, like: Tensor) -> Any:
         places = torch.zeros(1, LENGTH + 2, WIDTH, dtype=torch.float64)
-        places[:, 2:] = made.depth._waves(torch.arange(LENGTH)[None], like)
+        places[:, 2:] = sinusoid(torch.arange(LENGTH)[None], WIDTH, dtype=like.dtype)
         return plain(positions, like)._replace(places=places)
 
     made.depth.signals_of = signals
     close(made(x).y[:, 2:], out.y)
-
-
-def test_global_halting_is_one_for_each_document() -> None:
-    made = stack(False, steps=6, halting="global", halting_bias=-1.5, tau=1.0)
-    short, long = TEXT[:1, :4] + 0.5, TEXT[1:, :7]
-    ids = torch.tensor([[3] * 4 + [5] * 7])
-    both = torch.cat((short, long), 1)
-    out, (steps, _) = (
-        made(both, mask=Mask(documents=ids)),
-        traced(made, both, mask=Mask(documents=ids)),
-    )
-    close(out.y, torch.cat((made(short).y, made(long).y), 1))
-    one, other = steps[0, :4].unique().tolist(), steps[0, 4:].unique().tolist()
-    assert len(one) == len(other) == 1
-    assert one != other
-    # the mean chance of the text that there is
-    keep = torch.arange(11) < 7
-    padded = torch.cat((long, 1e3 * TEXT[:1, :4]), 1)
-    close(made(padded, mask=Mask(keep=keep[None])).y[:, :7], made(long).y)
 
 
 @pytest.mark.parametrize("position", [None, "rope", "alibi", "t5-relative", "xl-relative"])
@@ -353,11 +317,9 @@ def test_global_halting_is_one_for_each_document() -> None:
     [
         {"layers": 2},
         {"layers": 2, "wide": 8.0, "halting_bias": 2.0},
-        {"halted": "evolve", "combine": "last"},
-        {"cap": "drop", "combine": "interpolate", "signal": "learned", "window": 4},
+        {"combine": "interpolate", "signal": "learned", "window": 4},
         {"halting": "none"},
         {"layers": 2, "feedforward": "sepconv"},
-        {"halted": "evolve", "feedforward": "sepconv"},
     ],
     ids=str,
 )
@@ -375,8 +337,7 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
         parts.append(out.y)
         waited = waited or bool((state.layers[-1].seen < state.seen).any())
     close(torch.cat(parts, 1), whole)
-    waits = options.get("halting") != "none" and options.get("halted") != "evolve"
-    assert waits or not waited
+    assert options.get("halting") != "none" or not waited
     # a row that begins anew, rows in another order, and a piece with padding in front
     state = made.init_state(2)
     state = made(TEXT[:, :5], state=state).state
@@ -397,11 +358,8 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
     [{"mixer": "performer"}, {"mixer": "aft-local"}, {"mixer": "gmlp"}, {"feedforward": "sepconv"}],
     ids=str,
 )
-@pytest.mark.parametrize("halted", ["copy", "evolve"])
-def test_layers_that_answer_for_all_alone_take_in_at_once(
-    options: dict[str, str], halted: str
-) -> None:
-    made = stack(**options, layers=2, steps=5, halting_bias=-0.5, halted=halted)
+def test_layers_that_answer_for_all_alone_take_in_at_once(options: dict[str, str]) -> None:
+    made = stack(**options, layers=2, steps=5, halting_bias=-0.5)
     state, parts = made.init_state(2), []
     for piece in TEXT.split([4, 1, 5, 1], 1):
         out = made(piece, state=state)
@@ -413,10 +371,9 @@ def test_layers_that_answer_for_all_alone_take_in_at_once(
 
 def test_chances_are_computed_in_full_precision() -> None:
     made = stack(steps=5, halting_bias=-0.5).float()
-    x, real = TEXT.float(), torch.ones(2, LENGTH, dtype=torch.bool)
-    plain = made.depth.chances(x, counted(1), real)
+    plain = made.depth.chances(TEXT.float())
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(made.depth.chances(x, counted(1), real), plain)
+        assert torch.equal(made.depth.chances(TEXT.float()), plain)
 
 
 def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
@@ -509,8 +466,8 @@ def test_what_is_left_out_changes_nothing(
     own = made.depth.chances
     now = iter(range(1, 100))
 
-    def chances(*given: Any) -> Tensor:
-        return own(*given) / 100 + (ends <= next(now))
+    def chances(x: Tensor) -> Tensor:
+        return own(x) / 100 + (ends <= next(now))
 
     monkeypatch.setattr(made.depth, "chances", chances, raising=False)
 
@@ -535,7 +492,7 @@ def test_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = configure_layers("universal", True, length, **options, depth_options={"steps": 5})
     made, now = build_stack(config).eval(), iter(range(1, 6))
     monkeypatch.setattr(
-        made.depth, "chances", lambda x, given, real: (steps <= next(now)).float(), raising=False
+        made.depth, "chances", lambda x: (steps <= next(now)).float(), raising=False
     )
     with torch.no_grad():
         counted = count_flops(lambda: made(draw(2, length, width, dtype=torch.float32)))
@@ -561,13 +518,12 @@ def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.Monk
         now = iter(range(1, 13))
         monkeypatch.setattr(
             made.depth, "chances",
-            lambda x, given, real: (steps <= next(now)).float().expand(real.shape), raising=False,
+            lambda x: (steps <= next(now)).float().expand(x.shape[:2]), raising=False,
         )  # fmt: skip
         return count_flops(lambda: made(x).y.sum().backward())
 
     fixed = cost(steps=12, halting="none")
     assert cost(steps=12) <= 0.45 * fixed
-    assert cost(steps=12, halted="evolve") > 0.9 * fixed
 
 
 @pytest.mark.parametrize(
@@ -696,10 +652,6 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: UniversalOptions(steps=0), ConfigError, "'steps' must be at least 1"),
     (lambda: UniversalOptions(epsilon=0.0), ConfigError, "'epsilon' must be above 0 and below 1"),
     (lambda: UniversalOptions(tau=-1.0), ConfigError, "'tau' must be at least 0"),
-    (lambda: ef.create_model("universal", halting="global"), GeneError,
-     "halting 'global' of depth 'universal' halts a text by the mean of all its tokens, but "
-     "causal=True"),
-    (lambda: ef.create_model("universal", "seq2seq", halting="global"), GeneError, "causal=True"),
     (lambda: ef.create_model("universal", wiring="reversible"), GeneError, "wiring 'reversible'"),
     (lambda: ef.create_model("universal", position="learned", order="sinusoid"), GeneError,
      "position 'learned' adds them too"),
@@ -707,8 +659,6 @@ REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
      "memory 'segment' would remember them too"),
     (lambda: ef.create_model("etc", "mlm", depth="universal"), GeneError,
      "at no place that depth 'universal' could add at each step"),
-    (lambda: ef.create_model("universal", halting="random").init_state(1), UnsupportedError,
-     "draws anew at every call"),
 ]  # fmt: skip
 
 

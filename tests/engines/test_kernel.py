@@ -90,8 +90,6 @@ def gradients(y, given, keep):
         ({}, POSITIVE),
         ({}, Denominator("positive", 0.3)),
         ({"signed": True}, Denominator("signed", 0.5)),
-        ({"signed": True}, Denominator("above", 1.0)),
-        ({}, Denominator("none")),
         ({"levels": True}, POSITIVE),
         ({"gates": True}, POSITIVE),
         ({"levels": True, "gates": True}, POSITIVE),

@@ -144,7 +144,7 @@ FUNCTIONS: dict[str, Any] = {
     ),
     "chunked": lambda dtype: sorted_chunks._attend(
         *(draw(4, 16, SIZE).to(dtype) for _ in range(3)), torch.arange(16).expand(4, 1, 16),
-        None, None, None, ChunkPattern(chunk=8, before=1, after=0, causal=True).code(), 0.0,
+        None, None, ChunkPattern(chunk=8, before=1, after=0, causal=True).code(), 0.0,
     ),
 }  # fmt: skip
 

@@ -18,9 +18,9 @@ LENGTH = 19
 POSITIONS = [
     ("t5-relative", {"buckets": 8, "max_distance": 9}),
     ("t5-relative", {"buckets": 4}, {"window": (5, None, 30), "softcap": 2.0}),
-    ("alibi", {"learned": True}),
+    ("alibi", {}),
     ("shaw", {"clip": 4}),
-    ("shaw", {"clip": 30, "queries": True, "per_head": True}),
+    ("shaw", {"clip": 30, "per_head": True}),
     ("xl-relative", {}),
     ("xl-relative", {"distances": "learned", "reach": 5}),
     ("da-transformer", {}),

@@ -83,7 +83,6 @@ PLANS = {
         ((Near(),), (Near(causal=False),), (Near(after=3, causal=False),))
     ),
     "a block before": SparsePlan.of(PastBlocks(size=5, shift=2)),
-    "a block before, or none": SparsePlan.of(PastBlocks(size=5, shift=3, wrap=False)),
     "head by head": SparsePlan(
         (
             (Near(before=3),),

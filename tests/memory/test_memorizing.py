@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
-from everyformer.core.errors import ConfigError, EveryformerError, GeneError
+from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.modules import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory, MemorizingOptions, MemorizingState
 from everyformer.genes.memory.segment import SegmentMemory
@@ -71,14 +71,6 @@ def test_one_layer_has_a_store_at_three_quarters_and_the_others_have_its_window(
     assert kinds == expected
     assert {memory.windows((None,)) for memory in memories_of(made)} == {(5,)}
     assert all(memory.slots == 5 for memory in memories_of(made.train()))
-
-
-def test_stores_may_be_in_other_layers_that_the_model_has() -> None:
-    made = ef.create_model("memorizing", width=8, heads=1, layers=3, stores=(1, 3))
-    kinds = [isinstance(memory, MemorizingMemory) for memory in memories_of(made)]
-    assert kinds == [True, False, True]
-    with pytest.raises(GeneError, match="3 layers"):
-        ef.create_model("memorizing", width=8, heads=1, layers=3, stores=(4,))
 
 
 def test_the_layers_own_positions_are_left_out_beside_the_store_alone() -> None:

@@ -17,9 +17,7 @@ from helpers import close, covering, draw
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
 FORMS = [
     {"ramp": 3},
-    {"ramp": 4, "ramp_origin": "own"},
-    {"ramp": 3, "persistent": 2},
-    {"ramp": 2, "dynamic": True, "dynamic_bias": 0.0},
+    {"ramp": 2, "dynamic": True},
 ]
 """each with spans that end within the window, by head"""
 

@@ -35,11 +35,7 @@ SIZE = WIDTH // HEADS
 FORMS: list[tuple[bool, dict[str, Any], tuple[float, ...]]] = [
     # causal, options, z of the heads in tokens
     (True, {"window": 9, "ramp": 4}, (0.0, 3.3, 9.0)),
-    (True, {"window": 9, "ramp": 4, "ramp_origin": "own"}, (0.0, 2.7, 9.0)),
-    (True, {"window": 30, "ramp": 6, "persistent": 3}, (0.0, 7.9, 12.1)),
-    (True, {"window": 8, "ramp": 3, "per": "layer"}, (4.2,)),
     (False, {"window": 7, "ramp": 3}, (0.0, 1.4, 7.0)),
-    (False, {"window": 3, "ramp": 3, "persistent": 2}, (0.0, 1.1, 3.0)),
     (True, {"window": 20, "ramp": 3, "dynamic": True}, ()),
     (False, {"window": 20, "ramp": 3, "dynamic": True}, ()),
 ]
@@ -69,20 +65,17 @@ def by_loops(m: Any, x: Tensor) -> Tensor:
                 raw = (m.spans_of.weight[h] @ x[i] + m.spans_of.bias[h]).item()
                 z = o.window / (1 + math.exp(-raw))
             else:
-                z = o.window * m.spans[h if o.per == "head" else 0].item()
+                z = o.window * m.spans[h].item()
             terms = []
             for j in range(length):
                 d = i - j
-                distance = abs(d) - int(m.causal and o.ramp_origin == "nearest")
+                distance = abs(d) - int(m.causal)
                 if (m.causal and d < 1) or abs(d) > o.window - (not m.causal):
                     continue
                 soft = min(max((o.ramp + z - distance) / o.ramp, 0.0), 1.0)
                 p = m.table[len(m.table) - 1 - (d - nearest)]
                 score = (q @ (wk[part] @ x[j] + p)).item() / math.sqrt(SIZE)
                 terms.append((soft * math.exp(score), wv[part] @ x[j]))
-            for n in range(o.persistent):
-                score = (q @ (math.sqrt(SIZE) * m.keys[h, n])).item() / math.sqrt(SIZE)
-                terms.append((math.exp(score), math.sqrt(o.persistent) * m.values[h, n]))
             total = sum(weight for weight, _ in terms)
             for weight, value in terms:
                 if total:
@@ -109,22 +102,21 @@ def inputs(length: int, source: int, reach: Reach) -> list[Tensor]:
     return [t.requires_grad_() for t in (q, k, v[:, :, 1:].detach(), table, ends.clone())]
 
 
-REACHES = [Reach(8, False, 1), Reach(8, False, 0), Reach(6, True, 0)]
+REACHES = [Reach(8, False), Reach(6, True)]
 
 
 @pytest.mark.parametrize("reach", REACHES)
 def test_trimmed_is_untrimmed_with_all_gradients(reach: Reach) -> None:
     length, source = (17, 17) if reach.both else (17, 21)
     given = inputs(length, source, reach)
-    weight = draw(2, HEADS, length, SIZE + 1, seed=9)
+    weight = draw(2, HEADS, length, SIZE, seed=9)
     found = []
     for farthest in (
         [reach.within(end) for end in given[4].flatten().tolist()],
         [reach.farthest] * HEADS,
     ):
-        o, logsum = soft_windows(*given, reach=reach, ramp=3.0, farthest=farthest)
-        both = torch.cat((o, logsum.masked_fill(logsum.isinf(), 0)[..., None]), -1)
-        found.append((both, *torch.autograd.grad((both * weight).sum(), given)))
+        o = soft_windows(*given, reach=reach, ramp=3.0, farthest=farthest)
+        found.append((o, *torch.autograd.grad((o * weight).sum(), given)))
     assert found[0][5].abs().min() > 1e-3
     for trimmed, whole in zip(*found, strict=True):
         close(trimmed, whole)
@@ -139,25 +131,24 @@ def test_gradients_are_finite_differences(reach: Reach, dropout: float) -> None:
 
     def outputs(*t: Tensor) -> Tensor:
         torch.manual_seed(3)
-        o, logsum = soft_windows(
+        return soft_windows(
             *t, reach=reach, ramp=3.0, farthest=farthest, first=first, scale=0.5, dropout=dropout
         )  # fmt: skip
-        return torch.cat((o, logsum[..., None].sigmoid()), -1)
 
     assert torch.autograd.gradcheck(outputs, given, fast_mode=True)
 
 
 def test_masked_keys_with_all_the_mass_leave_the_others_exact() -> None:
     """A softmax over everything, masked afterwards, would be 0 / 0 here."""
-    reach, far = Reach(8, False, 1), 1e4
+    reach, far = Reach(8, False), 1e4
     q, k, v, table, _ = inputs(9, 9, reach)
     k = k.detach().clone()
     k[:, :, 0] = far * q[:, :, 8]
     ends = torch.full((1, HEADS, 1), 3.0, dtype=torch.float64)
-    o, _ = soft_windows(q, k, v, table, ends, reach=reach, ramp=3.0, farthest=[8] * HEADS)
+    o = soft_windows(q, k, v, table, ends, reach=reach, ramp=3.0, farthest=[8] * HEADS)
     near = [t[:, :, 3:] for t in (k, v)]
     given = (q[:, :, 8:], *near, table, ends)
-    alone, _ = soft_windows(*given, reach=reach, ramp=3.0, farthest=[3] * HEADS)
+    alone = soft_windows(*given, reach=reach, ramp=3.0, farthest=[3] * HEADS)
     close(o[:, :, 8:], alone)
 
 
@@ -320,14 +311,6 @@ def test_all_layers_share_one_table() -> None:
     assert len([n for n, _ in made.named_parameters() if n.endswith("table")]) == 1
 
 
-def test_persistent_vectors_stand_in_place_of_the_feed_forward() -> None:
-    plain, whole = model().stack.blocks[0], model(persistent=5).stack.blocks[0]
-    assert plain.feedforward is not None
-    assert whole.feedforward is None
-    assert whole.feedforward_norm is None
-    assert whole.mixer.keys.shape == whole.mixer.values.shape == (2, 5, 8)
-
-
 @pytest.mark.parametrize("dynamic", [False, True])
 def test_its_spans_are_drawn(dynamic: bool) -> None:
     made = model(vocabulary=11, dynamic=dynamic)
@@ -356,16 +339,11 @@ SIZES = {"width": 12, "heads": 3, "max_length": 32}
 REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
     (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=True, window=16, ramp=17), GeneError,
      "ramp=17 is wider than window=16"),
-    (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=False, ramp_origin="own"),
-     GeneError, "ramp_origin='own' is of the causal form"),
-    (lambda: ef.create_model("attention", persistent=4), ConfigError,
-     "unknown option 'persistent'"),
+    (lambda: ef.create_model("attention", ramp=4), ConfigError, "unknown option 'ramp'"),
     (lambda: ef.create_model("adaptive-span", position="alibi"), GeneError,
      "but mixer 'adaptive-span' has a table of distances of its own: use position 'sinusoidal'"),
     (lambda: ef.create_model("adaptive-span", layers=2, window=ef.by_layer(8, 16), ramp=4),
      GeneError, "one table of distances for all layers, but their windows differ, 8 and 16"),
-    (lambda: ef.create_model("adaptive-span", persistent=4, expansion=2.0), GeneError,
-     "'expansion' has no meaning"),
 ]  # fmt: skip
 
 
@@ -384,11 +362,10 @@ def test_dynamic_spans_are_not_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("reserved", [False, True])
-@pytest.mark.parametrize("origin", ["nearest", "own"])
 def test_steps_follow_spans_that_change_behind_autograd_and_leave_older_states_as_they_are(
-    origin, reserved
+    reserved,
 ):
-    m = made(True, {"window": 9, "ramp": 4, "ramp_origin": origin}, (0.0, 3.3, 9.0)).eval()
+    m = made(True, {"window": 9, "ramp": 4}, (0.0, 3.3, 9.0)).eval()
     x, states = draw(2, 60, WIDTH), []
     with torch.no_grad():
         for z in ((0.0, 3.3, 9.0), (5.5, 1.0, 0.0)):

@@ -24,7 +24,6 @@ MEMBERS = [
     ("aft-local", {"window": 1, "rank": 3, "gate": "identity"}),
     ("aft-simple", {}),
     ("aft-conv", {"kernel": 5}),
-    ("aft-conv", {"kernel": 3, "tied": False, "reparameterise": False}),
     ("aft-conv", {"kernel": 1}),
 ]
 IDS = ["-".join([name, *(f"{k}={v}" for k, v in o.items())]) for name, o in MEMBERS]

@@ -26,14 +26,6 @@ def sees(mixer, length=LENGTH):
     return mixer.plan(length).mask(length, HEADS).expand(HEADS, -1, -1)
 
 
-def test_head_by_head_block_a_reads_block_pi_of_a():
-    orders = ((0, 1, 2), (1, 2, 0), (2, 1, 0))
-    mask = sees(make(blocks=3, permutations=orders))
-    block = torch.arange(LENGTH) // 8
-    for head, order in enumerate(orders):
-        assert_close(mask[head], torch.tensor(order)[block][:, None] == block)
-
-
 def test_a_shift_reads_the_block_so_far_on_and_around_the_end():
     mask = sees(make(blocks=3, groups=(1, 1, 1)))
     block = torch.arange(LENGTH) // 8
@@ -49,14 +41,13 @@ def test_blocks_are_as_long_as_they_need_to_be(length, block):
     assert_close(mixer(x).y, mixer.reference(x))
 
 
-@pytest.mark.parametrize(("wrap", "first"), [("self", 1), ("none", 0)])
-def test_a_causal_head_reads_the_block_so_far_back(wrap, first):
-    mask = sees(make(blocks=3, groups=(1, 1, 1), causal=True, wrap=wrap))
+def test_a_causal_head_reads_the_block_so_far_back():
+    mask = sees(make(blocks=3, groups=(1, 1, 1), causal=True))
     i, j = torch.arange(LENGTH)[:, None], torch.arange(LENGTH)
     for shift in range(HEADS):
         own = (j // 8 == i // 8) & (j <= i)
         back = (j // 8 == i // 8 - shift) & (j <= i)
-        assert_close(mask[shift], back | (own & (i // 8 < shift) & bool(first)))
+        assert_close(mask[shift], back | (own & (i // 8 < shift)))
 
 
 def test_keys_that_are_padding_alone_give_zero():
@@ -91,10 +82,6 @@ def test_most_heads_stay_in_their_block():
     [
         ({"groups": (1, 1)}, "heads=3"),
         ({"blocks": 2, "groups": (1, 1, 1)}, "0 to 1 blocks"),
-        ({"permutations": ((0, 1), (1, 0))}, "2 permutations"),
-        ({"permutations": ((0, 1), (1, 0), (1, 1))}, "no permutation"),
-        ({"permutations": ((0, 1),) * 3, "causal": True}, "bidirectional"),
-        ({"permutations": ((0, 1),) * 3, "groups": (3,)}, "in place of"),
         ({"max_length": None}, "max_length"),
         ({"block_size": 8}, "hold 16 tokens, but max_length=24: give blocks=3"),
     ],

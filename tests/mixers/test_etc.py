@@ -82,7 +82,6 @@ def by_hand(mixer, x, mask):
                 same = ids[i] == ids[j] and ids[i] >= 0
                 far = kind == other == "long" and abs(place[i] - place[j]) > o.radius
                 hard = o.hard_g2l if (kind, other) == ("global", "long") else False
-                hard = o.hard_l2g if (kind, other) == ("long", "global") else hard
                 if not real[j] or documents[i] != documents[j] or far or (hard and not same):
                     continue
                 t = label_by_hand(o, kind, other, place[i], place[j], same)
@@ -111,9 +110,9 @@ def between(length):
 
 VARIANTS = [
     {},
-    {"sharing": "sides", "hard_g2l": False, "hard_l2g": True},
-    {"sharing": "none", "bias": ALL_BIASES, "share_output": True},
-    {"sharing": "none", "hard_l2g": True, "direction": False},
+    {"sharing": "sides", "hard_g2l": False},
+    {"sharing": "none", "bias": ALL_BIASES},
+    {"sharing": "none", "direction": False},
     {"ordered": False, "radius": 0, "bias": ("value",)},
 ]
 
@@ -158,7 +157,6 @@ def test_sizes_and_the_start_are_those_of_the_paper():
     ("options", "count"),
     [
         ({}, 3 + 2),
-        ({"share_output": True}, 3 + 1),
         ({"sharing": "sides"}, 2 * 3 + 2),
         ({"sharing": "none"}, 2 * (1 + 2 + 2) + 2),
     ],

@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import everyformer as ef
 from everyformer import create_mixer
-from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.averages import toeplitz
 from everyformer.genes.mixers.gmlp import AMLP, GMLP
@@ -35,7 +35,7 @@ def test_gate_equals_its_reference_with_gradients(causal, heads):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("length", [1, 5, 8, 13])
+@pytest.mark.parametrize("length", [1, 5, 8])
 def test_toeplitz_by_matrix_by_fft_and_by_convolution_agree(causal, length, monkeypatch):
     taps = 8
     filters, v = draw(2, taps if causal else 2 * taps - 1), draw(3, length, 6)
@@ -62,21 +62,6 @@ def test_parameters_are_what_the_paper_counts():
     mixer = GMLP(width=d, max_length=n)
     count = sum(p.numel() for p in mixer.parameters())
     assert count == (d * f + f) + 2 * (f // 2) + n * n + n + (f // 2 * d + d)
-
-
-def test_paper_padding_lets_pads_mix_and_the_default_does_not():
-    x, keep = draw(1, 6, 8), torch.tensor([[True] * 4 + [False] * 2])
-    for masked in (True, False):
-        mixer = GMLP(
-            width=8, max_length=6, options={"mask_padding": masked, "spatial_init": "wide"}
-        )
-        mixer = mixer.double()
-        changed = x.clone()
-        changed[:, 4:] = 9.0
-        same = torch.equal(
-            mixer(x, mask=Mask(keep=keep)).y[:, :4], mixer(changed, mask=Mask(keep=keep)).y[:, :4]
-        )
-        assert same is masked
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -114,18 +99,7 @@ def test_equals_g_mlp_pytorch(cls, tiny, causal):
     torch.testing.assert_close(ours(x).y, theirs(x), rtol=0, atol=1e-12)
 
 
-def test_taps_bound_the_state_and_free_the_length():
-    mixer = GMLP(width=8, causal=True, options={"spatial": "toeplitz", "taps": 4})
-    state = mixer.init_state(1)
-    first = state.nbytes
-    for _ in range(9):
-        state = mixer(torch.randn(1, 1, 8), state=state).state
-    assert state.nbytes == first
-    assert mixer(torch.randn(1, 300, 8)).y.shape == (1, 300, 8)
-
-
 WRONG = [
-    ({"taps": 3}, "taps=3 bounds a Toeplitz"),
     ({"mlp_ratio": 1.1}, "do not split"),
     ({"sgu_heads": 3}, "sgu_heads=3"),
 ]
@@ -180,25 +154,3 @@ def test_a_token_reads_one_line_of_the_table(spatial, even):
     assert made[1] <= 8.5 * made[0], made
     # a few lines of the table and copies of the rows of 8 channels of two texts, little else
     assert made[1] < 2 * 512 * 8 * 8, made
-
-
-@pytest.mark.parametrize("name", ["gmlp", "amlp"])
-def test_padding_that_mixes_has_no_place_in_a_state(name):
-    own = {"mask_padding": False, "spatial_init": "wide"}
-    mixer = create_mixer(name, width=8, causal=True, max_length=9, **own).double()
-    x, keep = torch.randn(1, 5, 8).double(), torch.tensor([[False, True, True, True, True]])
-    with pytest.raises(UnsupportedError, match=r"mask_padding=False.*a state counts real tokens"):
-        mixer(x, mask=Mask(keep=keep), state=mixer.init_state(1))
-    assert mixer(x, state=mixer.init_state(1)).state.seen.tolist() == [5]
-
-
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", ["gmlp", "amlp"])
-def test_padding_that_mixes_stays_in_its_document(name, causal):
-    own = {"mask_padding": False, "spatial_init": "wide"}
-    mixer = create_mixer(name, width=8, causal=causal, max_length=9, **own).double()
-    x, keep = torch.randn(1, 7, 8).double(), torch.tensor([[1, 1, 0, 1, 1, 1, 1]]).bool()
-    mask = Mask(keep=keep, documents=torch.tensor([[0, 0, 5, 0, 1, 1, 1]]))
-    alone = torch.cat((mixer(x[:, :4]).y, mixer(x[:, 4:]).y), 1)
-    torch.testing.assert_close(mixer(x, mask=mask).y, alone)
-    torch.testing.assert_close(mixer.reference(x, mask=mask), alone)

@@ -7,7 +7,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.dispatch import watched
-from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
+from everyformer.core.errors import GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.genes.mixers.linformer import slots
@@ -15,9 +15,7 @@ from everyformer.models.draft import by_layer
 from helpers import Largest, build_mixer, close, draw, shifted
 
 WIDTH, HEADS, LONGEST = 12, 3, 20
-KINDS = ("linear", "mean", "max", "conv")
 ALL_BIASES = ("query", "key", "value", "output")
-kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, **options):
@@ -66,14 +64,11 @@ def test_a_text_may_have_fewer_tokens_than_slots():
     ("sharing", "numbers"),
     [("none", 2 * 2 * HEADS), ("headwise", 2 * 2), ("key-value", 2), ("layerwise", 1)],
 )
-@pytest.mark.parametrize("kind", ["linear", "conv"])
-def test_sharing_is_of_storage(sharing, numbers, kind):
+def test_sharing_is_of_storage(sharing, numbers):
     sizes = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": LONGEST, "vocabulary": 9}
-    options = {"k": 5, "sharing": sharing, "projection": kind}
-    model = ef.create_model("linformer", "mlm", **sizes, **options)
+    model = ef.create_model("linformer", "mlm", **sizes, k=5, sharing=sharing)
     maps = [p for name, p in model.named_parameters() if "length_map" in name]
-    one = 5 * LONGEST if kind == "linear" else LONGEST // 5
-    assert sum(p.numel() for p in maps) == numbers * one
+    assert sum(p.numel() for p in maps) == numbers * 5 * LONGEST
     places = {block.mixer.length_map.data_ptr() for block in model.stack.blocks}
     assert len(places) == (1 if sharing == "layerwise" else 2)
 
@@ -96,13 +91,6 @@ def test_layers_may_differ_in_k_unless_they_share():
         ef.create_model("linformer", "mlm", **sizes, k=by_layer(8, 4), sharing="layerwise")
 
 
-def test_a_frozen_e_stays_as_it_was_drawn():
-    mixer = build(k=5, frozen=True)
-    mixer(draw(1, 7, WIDTH)).y.sum().backward()
-    assert mixer.length_map.grad is None
-    assert mixer.project.weights[0].grad is not None
-
-
 def test_dropout_falls_on_weights_of_slots_in_training_alone():
     mixer, x = build(k=5, attention_dropout=0.5), draw(1, 7, WIDTH)
     close(mixer(x).y, mixer(x).y, 0)
@@ -112,9 +100,8 @@ def test_dropout_falls_on_weights_of_slots_in_training_alone():
 # masks and contexts
 
 
-@kinds
-def test_a_context_is_read_once_and_its_padding_never(kind):
-    mixer = build(k=6, projection=kind, bias=ALL_BIASES)
+def test_a_context_is_read_once_and_its_padding_never():
+    mixer = build(k=6, bias=ALL_BIASES)
     x, context = draw(2, 5, WIDTH), draw(2, 11, WIDTH, seed=3)
     keep = torch.ones(2, 11, dtype=torch.bool)
     keep[1, [0, 4, 9, 10]] = False
@@ -200,8 +187,6 @@ def test_weights_of_long_texts_are_dropped(monkeypatch):
         ({"max_length": None}, GeneError, "needs max_length"),
         ({"k": LONGEST + 1}, GeneError, "k of at most 20, or a larger max_length"),
         ({"causal": True, "causal_chunk": 4, "k": 5}, GeneError, "larger causal_chunk"),
-        ({"projection": "mean", "sharing": "layerwise"}, ConfigError, "no weights"),
-        ({"projection": "max", "frozen": True}, ConfigError, "no weights"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_built(sizes, error, says):

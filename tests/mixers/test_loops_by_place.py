@@ -25,10 +25,8 @@ def gated(x, made):
             return 0.0
         if o.spatial == "dense":
             return made.spatial[h, i, j]
-        if o.taps is not None and abs(i - j) >= o.taps:
-            return 0.0
         # c_-(n-1) .. c_(n-1), or of causal ones c_0 .. c_(n-1)
-        return made.spatial[h, i - j + (0 if made.causal else (o.taps or 32) - 1)]
+        return made.spatial[h, i - j + (0 if made.causal else 31)]
 
     rows = []
     for i in range(length):
@@ -36,7 +34,7 @@ def gated(x, made):
         for h in range(o.sgu_heads):
             channels = slice(h * group, (h + 1) * group)
             mixed = sum(weight(h, i, j) * second[j][channels] for j in range(length))
-            parts.append(mixed + made.bias[h, 0 if o.taps else i])
+            parts.append(mixed + made.bias[h, i])
         gate = torch.cat(parts)
         if o.gate in ("split", "multiplicative"):
             gate = first[i] * gate
@@ -46,7 +44,7 @@ def gated(x, made):
     return torch.stack(rows)[None]
 
 
-SPATIAL = [{}, {"spatial": "toeplitz"}, {"spatial": "toeplitz", "taps": 4}, {"sgu_heads": 2}]
+SPATIAL = [{}, {"spatial": "toeplitz"}, {"sgu_heads": 2}]
 
 
 @covering(
@@ -76,8 +74,7 @@ KINDS = [
     ("aft-local", {"window": 3, "rank": None}),
     ("aft-local", {"window": 3, "rank": 2}),
     ("aft-simple", {}),
-    ("aft-conv", {"kernel": 5, "reparameterise": False}),
-    ("aft-conv", {"kernel": 5, "tied": False}),
+    ("aft-conv", {"kernel": 5}),
 ]
 
 
@@ -87,12 +84,10 @@ def bias_between(made, h):
     if made.name == "aft-simple":
         return lambda t, s: 0.0
     if made.name == "aft-conv":
-        taps = made.kernel[h]
-        if o.reparameterise:
-            raw = taps.tolist()
-            mean = sum(raw) / len(raw)
-            deviation = math.sqrt(sum((r - mean) ** 2 for r in raw) / len(raw) + 1e-5)
-            taps = [made.gamma[h] * (r - mean) / deviation + made.beta[h] for r in raw]
+        raw = made.kernel[h].tolist()
+        mean = sum(raw) / len(raw)
+        deviation = math.sqrt(sum((r - mean) ** 2 for r in raw) / len(raw) + 1e-5)
+        taps = [made.gamma[h] * (r - mean) / deviation + made.beta[h] for r in raw]
         # the key that stands s - t after the query; causal kernels end at the query itself
         first = -(o.kernel - 1) if made.causal else -(o.kernel // 2)
         return lambda t, s: taps[s - t - first] if 0 <= s - t - first < o.kernel else 0.0

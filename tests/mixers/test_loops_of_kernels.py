@@ -4,33 +4,12 @@ import math
 
 import pytest
 import torch
-from by_loops import CLOSE, HEADS, WIDTH, attended, mixer, softmaxed, text
+from by_loops import CLOSE, HEADS, WIDTH, attended, mixer, text
 
 
-def features(map_of, weights):
+def elu(x):
     """phi of one head's vector, one number at a time."""
-
-    def learned(x, part):
-        return (part.weight @ x + part.bias).tolist()
-
-    def phi(x):
-        if map_of == "product":
-            pairs = zip(learned(x, weights.first), learned(x, weights.second), strict=True)
-            return [a * b for a, b in pairs]
-        x = x.tolist() if weights is None else learned(x, weights.first)
-        if map_of == "elu":
-            return [z + 1 if z > 0 else math.exp(z) for z in x]
-        if map_of == "exp":
-            return [math.exp(z) for z in x]
-        if map_of in ("relu", "t2r"):
-            return [max(z, 0.0) for z in x]
-        if map_of == "softmax":
-            return softmaxed(x)
-        if map_of == "hedgehog":
-            return softmaxed([2 * z for z in x] + [-2 * z for z in x])
-        return x
-
-    return phi
+    return [z + 1 if z > 0 else math.exp(z) for z in x.tolist()]
 
 
 def favor(made):
@@ -51,35 +30,22 @@ def favor(made):
 def kernel_average(x, made):
     """sum_s phi(q_t) phi(k_s) v_s / sum_s phi(q_t) phi(k_s); zero where no weight is."""
     q, k, v = (t[0] for t in made.project(x))
-    rms = made.name == "linear" and made.options.normalise == "rms"
+    phi = elu if made.name == "linear" else favor(made)
     rows = []
     for t in range(x.shape[1]):
         row = []
         for h in range(HEADS):
-            if made.name == "linear":
-                of = made.options.feature_map
-                asks, shows = features(of, made.query_map), features(of, made.key_map)
-            else:
-                asks = shows = favor(made)
             seen = range(t + 1) if made.causal else range(x.shape[1])
-            asked, held = asks(q[h, t]), [shows(k[h, s]) for s in seen]
+            asked, held = phi(q[h, t]), [phi(k[h, s]) for s in seen]
             weights = [sum(a * b for a, b in zip(asked, one, strict=True)) for one in held]
             y = sum(w * v[h, s] for w, s in zip(weights, seen, strict=True))
-            if rms:
-                size = math.sqrt(float(y @ y) / len(y) + 1e-6)
-                row.append(made.norm.weight * y / size)
-            else:
-                row.append(y / (sum(weights) or 1.0))
+            row.append(y / (sum(weights) or 1.0))
         rows.append(torch.cat(row))
     return made.out(torch.stack(rows))[None]
 
 
 KERNELS = [
-    *(("linear", {"feature_map": name}) for name in ("elu", "relu", "exp", "softmax", "t2r")),
-    ("linear", {"feature_map": "hedgehog"}),
-    ("linear", {"feature_map": "product", "normalise": "rms"}),
-    ("linear", {"feature_map": "identity", "normalise": "rms"}),
-    ("linear", {"feature_map": "identity"}),
+    ("linear", {}),
     ("performer", {"features": 16}),
     ("performer", {"features": 16, "draw": "iid"}),
     ("performer", {"features": 8, "feature_map": "relu"}),
@@ -99,23 +65,9 @@ def test_kernel_attention_is_its_equation(member, options, causal):
 # Linformer
 
 
-def slots_of(tokens, made, matrix):
+def slots_of(tokens, matrix):
     """The slots of a text or segment (S, width), one by one."""
-    o, reach = made.options, made.reach
-    if o.projection == "linear":
-        return [sum(row[n] * t for n, t in enumerate(tokens)) for row in matrix]
-    # windows of ceil(n / k) tokens
-    wide = math.ceil(reach / o.k)
-    slots = []
-    for first in range(0, len(tokens), wide):
-        part = tokens[first : first + wide]
-        if o.projection == "conv":
-            slots.append(sum(matrix[n] * t for n, t in enumerate(part)))
-        elif o.projection == "mean":
-            slots.append(sum(part) / len(part))
-        else:
-            slots.append(torch.stack([max(c) for c in zip(*part, strict=True)]))
-    return slots
+    return [sum(row[n] * t for n, t in enumerate(tokens)) for row in matrix]
 
 
 def slot_attention(x, made):
@@ -127,16 +79,14 @@ def slot_attention(x, made):
     outputs = torch.zeros(length, WIDTH, dtype=x.dtype)
     for h in range(HEADS):
         rows = slice(h * size, (h + 1) * size)
-        ef = [None, None]
-        if maps is not None:
-            ef = [side[h if len(side) > 1 else 0] for side in (maps[0], maps[-1])]
+        ef = [side[h if len(side) > 1 else 0] for side in (maps[0], maps[-1])]
         for t in range(length):
             first = t // chunk * chunk
             keys, values = [], []
             for n in range(0, first, chunk) if made.causal else (0,):
                 part = tokens[n : n + chunk]
-                keys += [wk[rows] @ slot for slot in slots_of(part, made, ef[0])]
-                values += [wv[rows] @ slot for slot in slots_of(part, made, ef[1])]
+                keys += [wk[rows] @ slot for slot in slots_of(part, ef[0])]
+                values += [wv[rows] @ slot for slot in slots_of(part, ef[1])]
             if made.causal:
                 keys += [wk[rows] @ s for s in tokens[first : t + 1]]
                 values += [wv[rows] @ s for s in tokens[first : t + 1]]
@@ -148,15 +98,8 @@ COMPRESSIONS = [
     (False, {"k": 5}),
     (False, {"k": 5, "sharing": "none"}),
     (False, {"k": 5, "sharing": "key-value"}),
-    # 32 tokens in windows of ceil(32 / 9) = 4
-    (False, {"k": 9, "projection": "mean"}),
-    (False, {"k": 9, "projection": "max"}),
-    (False, {"k": 9, "projection": "conv"}),
-    (False, {"k": 9, "projection": "conv", "sharing": "none"}),
     (True, {"causal_chunk": 4, "k": 2}),
-    (True, {"causal_chunk": 5, "k": 3, "projection": "max"}),
-    (True, {"causal_chunk": 5, "k": 3, "projection": "mean"}),
-    (True, {"causal_chunk": 4, "k": 3, "projection": "conv"}),
+    (True, {"causal_chunk": 5, "k": 3, "sharing": "none"}),
 ]
 
 

@@ -110,14 +110,13 @@ def test_of_the_hidden_tokens_80_in_100_are_masked_10_random_and_10_kept():
     assert torch.equal(batch.inputs[~chosen], torch.from_numpy(tokens)[~chosen])
 
 
-@pytest.mark.parametrize("stretch", [1.0, 3.0])
-def test_alibis_slopes_are_divided_by_the_stretch(stretch):
+def test_alibis_slopes_times_distances_are_taken_off():
     x = torch.randn(1, 12, WIDTH, dtype=torch.float64)
-    made = mixer("attention", True, position="alibi", position_options={"stretch": stretch})
+    made = mixer("attention", True, position="alibi")
     q, k, v = made.project(x)
     slopes = [2**-2, 2**-4, 2**-6, 2**-8]
     i = torch.arange(12).double()
-    bias = torch.stack([-m * (i[:, None] - i) / stretch for m in slopes])
+    bias = torch.stack([-m * (i[:, None] - i) for m in slopes])
     scores = q @ k.mT / 4 + bias
     weights = scores.masked_fill(i[:, None] < i, -math.inf).softmax(-1)
     expected = made.out((weights @ v).transpose(1, 2).flatten(2))

@@ -22,33 +22,27 @@ def their_config(causal, rounds, **more):
         num_buckets=BUCKETS, is_decoder=causal, hash_seed=3, feed_forward_size=24,
         lsh_attention_probs_dropout_prob=0.0, hidden_dropout_prob=0.0, vocab_size=20,
         max_position_embeddings=24, axial_pos_shape=[4, 6], axial_pos_embds_dim=[6, 10],
-        pad_token_id=0, eos_token_id=2, **more,
+        pad_token_id=0, eos_token_id=2, lsh_num_chunks_after=int(not causal), **more,
     )  # fmt: skip
 
 
-def ours(causal, rounds, **more):
-    return {
-        "chunk": CHUNK, "rounds": rounds, "buckets": BUCKETS, "wrap": "circular",
-        "look_ahead": 0, **more,
-    }  # fmt: skip
+def ours(rounds):
+    return {"chunk": CHUNK, "rounds": rounds, "buckets": BUCKETS, "wrap": "circular"}
 
 
-def copied(theirs, causal, rounds, **more):
-    mixer = create_mixer(
-        "reformer", width=WIDTH, heads=HEADS, causal=causal, **ours(causal, rounds, **more)
-    )
+def copied(theirs, causal, rounds):
+    mixer = create_mixer("reformer", width=WIDTH, heads=HEADS, causal=causal, **ours(rounds))
     weights = {"query_key.weight": theirs.query_key.weight, "value.weight": theirs.value.weight}
     mixer.load_state_dict({**weights, "out.weight": torch.eye(WIDTH)})
     return mixer.double().eval()
 
 
 @pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize(("rounds", "ahead"), [(1, 0), (3, 0), (3, 1)])
-def test_hugging_faces_layer(causal, rounds, ahead):
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_hugging_faces_layer(causal, rounds):
     torch.manual_seed(0)
-    config = their_config(causal, rounds, lsh_num_chunks_after=ahead)
-    theirs = LSHSelfAttention(config, layer_idx=0).double().eval()
-    mixer = copied(theirs, causal, rounds, look_ahead=ahead)
+    theirs = LSHSelfAttention(their_config(causal, rounds), layer_idx=0).double().eval()
+    mixer = copied(theirs, causal, rounds)
     keep = torch.ones(2, 24, dtype=torch.bool)
     keep[0, 22:] = False
     for real in (None, keep):
@@ -82,12 +76,12 @@ def test_our_hash_is_theirs_given_their_rotations():
     assert torch.equal(ours + offset, buckets)
 
 
-def whole(theirs, task, causal):
+def whole(theirs, task):
     """Our model with their weights."""
     model = ef.create_model(
         "reformer", task, width=WIDTH, heads=HEADS, layers=3, vocabulary=20, max_length=24,
         shape=(4, 6), dims=(6, 10), expansion=24 / WIDTH, norm_eps=1e-12,
-        scale_embedding=False, **ours(causal, 3),
+        scale_embedding=False, **ours(3),
     ).double()  # fmt: skip
     inner = theirs.reformer
     axes = inner.embeddings.position_embeddings.weights
@@ -124,7 +118,7 @@ def test_hugging_faces_model_and_the_gradients_of_its_reversible_layers(causal):
     for name, weight in theirs.named_parameters():
         # the bias of the head, which ours lacks, is used since transformers 5.24
         torch.nn.init.normal_(weight, std=0.4 * ("lm_head" not in name or weight.dim() > 1))
-    model = whole(theirs, "lm" if causal else "mlm", causal)
+    model = whole(theirs, "lm" if causal else "mlm")
     buckets = []
     for layer in theirs.reformer.encoder.layers:
         attention = layer.attention.self_attention
@@ -152,19 +146,19 @@ def test_hugging_faces_model_and_the_gradients_of_its_reversible_layers(causal):
     torch.testing.assert_close(model.position.tables[0].grad, table, rtol=0, atol=1e-9)
 
 
-@covering(causal=[True, False], across=[True, False], once=[True, False], rounds=[1, 3])
-def test_lucidrains_counts_duplicates_as_we_do(causal, across, once, rounds):
+@covering(causal=[True, False], once=[True, False], rounds=[1, 3])
+def test_lucidrains_counts_duplicates_as_we_do(causal, once, rounds):
     lucid = pytest.importorskip("reformer_pytorch")
     torch.manual_seed(0)
     length, rows = 24, 3
     qk, v = (torch.randn(rows, length, SIZE, dtype=torch.float64) for _ in range(2))
     theirs = lucid.LSHAttention(
-        bucket_size=CHUNK, n_hashes=rounds, causal=causal, attend_across_buckets=across,
+        bucket_size=CHUNK, n_hashes=rounds, causal=causal, attend_across_buckets=True,
         allow_duplicate_attention=not once,
     ).eval()  # fmt: skip
     expected, _, buckets = theirs(qk, v)
     buckets = buckets.view(1, rows, rounds, length)
-    pattern = ChunkPattern(CHUNK, 1, 0, causal, circular=True, once=once, within=not across)
+    pattern = ChunkPattern(CHUNK, 1, 0, causal, circular=True, once=once)
     got = ef.functional.lsh_attention(
         qk[None], v[None], buckets, pattern, scale=SIZE**-0.5, key_eps=0.0
     )[0]

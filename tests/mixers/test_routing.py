@@ -69,9 +69,7 @@ def test_the_function_equals_the_definition_with_gradients(routing, sizes, padde
     [
         ({}, True),
         ({"routing": "prefix"}, True),
-        ({"routing": "paper", "evaluation_routing": "prefix"}, True),
         ({"routing": "paper"}, False),
-        ({"routing": "paper", "share_qk": False}, False),
     ],
 )
 def test_another_last_token_changes_earlier_outputs_only_where_a_mixer_says_so(options, honest):
@@ -118,20 +116,20 @@ def test_who_meets_whom_is_a_choice_that_a_second_computation_repeats(routing, p
     close(found, expected)
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_losses_are_of_the_centroids_that_were_chosen(share):
-    mixer = build(causal=False, commitment=1.0, share_qk=share).train()
+@pytest.mark.parametrize("causal", [True, False])
+def test_losses_are_of_the_centroids_that_were_chosen(causal):
+    mixer = build(causal).train()
     x, other = draw(1, 20, 16), draw(1, 20, 16, seed=2)
     with keep_choices() as choices:
         mixer(x)
     with repeat_choices(choices):
         found = mixer(other).losses["commitment"]
     far = mixer._project(other)[1]
-    kinds = [(far.q, choices[-1])] if share else [(far.q, choices[-2]), (far.k, choices[-1])]
+    kinds = [(far.q, choices[-1])] if causal else [(far.q, choices[-2]), (far.k, choices[-1])]
     chosen = [mixer.centroids.means[torch.arange(2)[:, None], labels.long()] for _, labels in kinds]
     apart = [(t - mu).square().mean() for (t, _), mu in zip(kinds, chosen, strict=True)]
-    close(found, sum(apart))
-    assert (mixer(other).losses["commitment"] - found).abs() > 1e-2
+    close(found, 1e-4 * sum(apart))
+    assert (mixer(other).losses["commitment"] - found).abs() > 1e-6
 
 
 # centroids
@@ -287,28 +285,19 @@ def test_averages_stay_in_full_precision():
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_losses_draw_queries_to_centroids_and_centroids_to_queries(causal):
+def test_a_loss_draws_queries_to_centroids(causal):
     x = draw(2, 20, 16)
-    plain = build(causal, commitment=0.3).train()
+    plain = build(causal).train()
     losses = plain(x).losses
     assert set(losses) == {"commitment"}
     (to_query,) = torch.autograd.grad(losses["commitment"], plain.query.weight)
     assert to_query.abs().sum() > 0
-    moved = build(causal, update="gradient").train()
-    losses = moved(x).losses
-    assert set(losses) == {"commitment", "codebook"}
-    close(losses["commitment"], 1e-4 * losses["codebook"])
-    (to_mean,) = torch.autograd.grad(losses["codebook"], moved.centroids.means, retain_graph=True)
-    assert to_mean.abs().sum() > 0
-    for name, weight in (("codebook", moved.query.weight), ("commitment", moved.centroids.means)):
-        unused = torch.autograd.grad(losses[name], weight, allow_unused=True, retain_graph=True)
-        assert unused == (None,)
     assert build(causal, update="none").train()(x).losses == {}
     assert plain.eval()(x).losses == {}
 
 
 def test_the_mean_distance_of_the_commitment_leaves_padding_out():
-    mixer = build(commitment=1.0).train()
+    mixer = build().train()
     x, keep = draw(1, 9, 16), torch.tensor([[True] * 4 + [False] * 5])
     got = mixer(x, mask=Mask(keep=keep)).losses["commitment"]
     close(got, mixer(x[:, :4]).losses["commitment"])
@@ -358,9 +347,6 @@ def test_a_trace_shows_clusters_and_weights():
         ({}, {}, "max_length"),
         ({}, {"clusters": 4}, "max_length"),
         ({"max_length": 64}, {"local_heads": 2}, "at least one routed"),
-        ({"max_length": 64}, {"share_qk": False}, "share_qk=False.*paper"),
-        ({"max_length": 64}, {"share_qk": False, "routing": "prefix"}, "prefix.*share_qk=False"),
-        ({"max_length": 64, "causal": False}, {"rank_bias": 3}, "one list"),
         ({"max_length": 64, "width": 2}, {}, "at least 2"),
     ],
 )
@@ -413,9 +399,8 @@ def test_clusters_of_the_whole_row_agree_with_routing_transformer(causal):
 
 
 TIES = [
-    {"clusters": 2, "window": 3, "routing": "prefix", "rank_bias": 2, "share_qk": True},
-    {"clusters": 3, "window": 4, "routing": "paper", "local_heads": 0, "share_qk": True},
-    {"clusters": 3, "window": 5, "routing": "paper", "share_qk": False},
+    {"clusters": 2, "window": 3, "routing": "prefix"},
+    {"clusters": 3, "window": 4, "routing": "paper", "local_heads": 0},
     {"clusters": 3, "window": 4},
 ]
 
@@ -482,12 +467,10 @@ def test_a_step_in_reserved_room_writes_one_member_and_leaves_older_states_as_th
                 close(*further)
 
 
-@pytest.mark.parametrize("options", [{}, {"rank_bias": 2, "share_qk": True}])
-def test_rows_of_different_lengths_step_as_each_alone(options):
+@pytest.mark.parametrize("local", [0, 1])
+def test_rows_of_different_lengths_step_as_each_alone(local):
     """Rows end, or begin later, beside rows that go on."""
-    mixer = build(clusters=2, window=3, local_heads=int(not options), **options).eval()
-    if options:
-        torch.nn.init.normal_(mixer.bias)
+    mixer = build(clusters=2, window=3, local_heads=local).eval()
     keep = torch.rand(3, 50, generator=torch.Generator().manual_seed(3)) < 0.7
     x = draw(3, 50, 16)
     with torch.no_grad():

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.trace import trace
 from everyformer.engines.content.balance import (
@@ -16,7 +15,6 @@ from everyformer.engines.content.balance import (
     balanced_row,
     gumbel,
 )
-from everyformer.genes.mixers.sinkhorn.sorting import hardened
 from everyformer.report.pictures import draw_pictures
 from helpers import build_mixer, close, draw, shifted
 
@@ -98,7 +96,7 @@ def test_balancing_and_sorting_are_those_of_the_sinkhorn_transformer_package():
 def test_sortcut_is_that_of_the_sinkhorn_transformer_package(cut):
     """Their SortCut with the simple sort net's P set to ours."""
     package = pytest.importorskip("sinkhorn_transformer.sinkhorn_transformer")
-    mixer, x = build(sort_net="bilinear", sortcut=cut), draw(2, 20, WIDTH)
+    mixer, x = build(sortcut=cut), draw(2, 20, WIDTH)
     with trace(mixer) as seen:
         y = mixer(x).y
     p = seen.find("sort")[""].flatten(0, 1)
@@ -123,40 +121,13 @@ def test_a_mixture_adds_attention():
         close(both(x).y - alone(x).y, attention_of(both)(x).y)
 
 
-def test_a_hard_row_is_one_block_and_has_the_gradient_of_the_soft_row():
-    p = balanced(draw(1, 2, 5, 5), 3).requires_grad_()
-    hard, weight = hardened(p), draw(1, 2, 5, 5, seed=4)
-    assert set(hard.unique().tolist()) == {0.0, 1.0}
-    assert (hard.sum(-1) == 1).all()
-    close(torch.autograd.grad((hard * weight).sum(), p)[0], weight)
-
-
-def test_the_one_block_is_a_choice_that_a_second_computation_repeats():
-    p, other = (balanced(draw(1, 2, 5, 5, seed=s), 3) for s in (1, 2))
-    with keep_choices() as choices:
-        expected = hardened(p)
-    with repeat_choices(choices):
-        close(hardened(other), expected, 0)
-    assert (hardened(other) != expected).any()
-
-
-# sharing, noise, pictures
-
-
-def test_layers_may_share_their_sort_net():
-    sizes = {"width": WIDTH, "heads": HEADS, "layers": 3, "max_length": LONGEST}
-    for shared in (False, True):
-        model = ef.create_model("sinkhorn", **sizes, block_size=4, shared_sort=shared)
-        nets = {id(block.mixer.sorter) for block in model.stack.blocks}
-        assert len(nets) == (1 if shared else 3)
+# noise, pictures
 
 
 def test_noise_is_for_training_alone():
-    mixer, quiet = build(), build(gumbel=False)
-    x = draw(1, 12, WIDTH)
+    mixer, x = build(), draw(1, 12, WIDTH)
     close(mixer(x).y, mixer(x).y, 0)
     assert (mixer.train()(x).y - mixer(x).y).abs().max() > 1e-3
-    close(quiet.train()(x).y, quiet(x).y, 0)
 
 
 @pytest.mark.parametrize("combine", ["concat", "sum-scores"])
@@ -192,9 +163,8 @@ def test_sort_matrices_are_drawn_where_there_is_more_than_one_block(causal):
     ("options", "error", "says"),
     [
         ({"causal": True, "sortcut": 2}, GeneError, "causal=False"),
-        ({"max_length": None}, GeneError, "bilinear"),
-        ({"sortcut": 2, "combine": "sum-out"}, ConfigError, "no own block"),
-        ({"sort_net": "bilinear", "shared_sort": True}, ConfigError, "no weights"),
+        ({"max_length": None}, GeneError, "give it"),
+        ({"sortcut": 2, "combine": "sum-scores"}, ConfigError, "no own block"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_built(options, error, says):

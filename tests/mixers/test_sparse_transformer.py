@@ -33,7 +33,7 @@ def layers(**options):
     return build_mixers(configure("sparse-transformer", "lm", **sizes, **options))
 
 
-def sets(pattern, stride, columns=1, group=0, length=LENGTH, inclusive=False):
+def sets(pattern, stride, columns=1, group=0, length=LENGTH):
     """The definitions, pair by pair, from positions that begin at 0."""
     first = torch.zeros(length, length, dtype=torch.bool)
     second = first.clone()
@@ -41,7 +41,7 @@ def sets(pattern, stride, columns=1, group=0, length=LENGTH, inclusive=False):
     for i in range(length):
         for j in range(i + 1):
             if pattern == "strided":
-                first[i, j] = i - j < stride + inclusive
+                first[i, j] = i - j < stride
                 second[i, j] = (i - j) % stride == 0
             else:
                 first[i, j] = j // stride == i // stride
@@ -61,14 +61,6 @@ def test_the_sets_are_the_definitions(pattern, stride):
     by_head = build(**chosen, mode="heads").plan(LENGTH).mask(LENGTH, HEADS)
     assert torch.equal(by_head[0], first)
     assert torch.equal(by_head[-1], second)
-
-
-def test_the_printed_set_has_one_token_more():
-    mixer = build(stride=8, inclusive=True, mode="heads")
-    mask = mixer.plan(LENGTH).mask(LENGTH)
-    assert torch.equal(mask[0], sets("strided", 8, inclusive=True)[0])
-    assert mask[0].sum(1).max() == 9
-    assert build(stride=8, mode="heads").plan(LENGTH).mask(LENGTH)[0].sum(1).max() == 8
 
 
 def test_groups_of_heads_have_summary_columns_of_their_own_from_the_end_of_the_stride():

@@ -17,7 +17,6 @@ KEPT: list[tuple[str, dict[str, Any], str, float, float]] = [
     ("rfa", {}, "mixer.scale", 1.0, 0.0),
     ("sinkhorn", {}, "mixer.null", 0.0, 1.0),
     ("aft-full", {}, "mixer.position.u", 0.0, 0.01),
-    ("alibi", {"position_options": {"learned": True}}, "position.logarithms", -3.465736, 1.549911),
     ("t5-relative", {}, "position.table", 0.0, 0.1250000),
     ("shaw", {}, "position.key_table", 0.0, 0.2500000),
 ]

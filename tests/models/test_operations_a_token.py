@@ -124,7 +124,7 @@ def test_token_by_token_is_one_pass(name):
 
 SHORT: list[tuple[str, dict[str, object]]] = [
     ("adaptive-span", {"window": 7, "ramp": 3}),
-    ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True, "persistent": 2}),
+    ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True}),
     ("bigbird", {"block_size": 2}),
     ("blockwise", {"blocks": 8}),
     ("gtrxl", {"slots": 5}),
@@ -133,10 +133,9 @@ SHORT: list[tuple[str, dict[str, object]]] = [
     ("longformer", {"window": 4, "global_tokens": 2}),
     ("longformer", {"window": 4}),
     ("routing", {"clusters": 2, "window": 3}),
-    ("routing", {"clusters": 2, "window": 3, "local_heads": 0, "rank_bias": 1}),
+    ("routing", {"clusters": 2, "window": 3, "local_heads": 0}),
     ("sinkhorn", {"block_size": 4}),
     ("sinkhorn", {"block_size": 4, "combine": "sum-scores", "mixture": True}),
-    ("sinkhorn", {"block_size": 4, "combine": "sum-out", "sort_net": "bilinear"}),
     ("sparse-transformer", {"stride": 4}),
     ("sparse-transformer", {"stride": 4, "pattern": "fixed", "columns": 1, "mode": "heads"}),
 ]

@@ -29,7 +29,7 @@ from everyformer.models.build import configure
 Values = dict[str, Any]
 WEIGHTS: Values = {"bias": [], "attention_dropout": 0.0}
 SPARSE: Values = {**WEIGHTS, "backend": "auto"}
-SGU: Values = {"taps": None, "sgu_heads": 1, "mask_padding": True, "mlp_ratio": 4.0}
+SGU: Values = {"sgu_heads": 1, "mlp_ratio": 4.0}
 AFT: Values = {"bias": True}
 
 MIXER_ROWS: dict[str, tuple[Values, Values]] = {
@@ -41,49 +41,43 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
     # of the authors' small model of enwik8
     "adaptive-span": (
         {"window": 1024, "ramp": 32, "start": 0.0, "penalty": 2e-6, "attention_dropout": 0.0,
-         "dynamic": False, "dynamic_bias": -4.0, "per": "head", "persistent": 0,
-         "ramp_origin": "nearest"},
+         "dynamic": False},
         {"span_lr": 1.0}),
     "aft-full": ({"gate": "sigmoid", "rank": 128}, AFT),
     "aft-local": ({"gate": "sigmoid", "rank": 128, "window": 32}, AFT),
     "aft-simple": ({"gate": "sigmoid"}, AFT),
     "aft-conv": (
-        {"gate": "sigmoid", "kernel": 11, "tied": True, "reparameterise": True},
-        {**AFT, "dims": 1}),
+        {"gate": "sigmoid", "kernel": 11}, {**AFT, "dims": 1}),
     "gmlp": ({"gate": "split", "spatial": "dense", "spatial_init": "normal"}, SGU),
     "amlp": (
         {"gate": "split", "spatial": "dense", "spatial_init": "normal", "attention_dim": 64}, SGU),
-    "linear": ({"feature_map": "elu"}, {"bias": [], "nu": 4, "normalise": "sum", "eps": 0.0}),
+    "linear": ({}, {"bias": [], "eps": 0.0}),
     "performer": (
         {"feature_map": "positive", "draw": "orthogonal", "redraw": 1000},
         {"bias": [], "features": None, "eps": None}),
     "rfa": (
         {"feature_map": "fourier", "features": 64, "temperature": 1.0, "draw": "iid", "redraw": 1,
          "bias": ["query", "key", "value", "output"]},
-        {"gate": False, "pool": 0, "compat_clamp": False}),
+        {"gate": False, "pool": 0}),
     "routing": (
-        {"decay": 0.999, "commitment": 1e-4, "update": "ema", "share_qk": None, "clusters": None,
-         "window": None, "local_heads": None, "local_window": None},
-        {"routing": "strict", "evaluation_routing": None, "rank_bias": None,
-         "attention_dropout": 0.0}),
+        {"decay": 0.999, "update": "ema", "clusters": None, "window": None, "local_heads": None},
+        {"routing": "strict", "attention_dropout": 0.0}),
     "reformer": (
-        {"chunk": 64, "look_back": 1, "look_ahead": None, "scale": 1.0,
-         "buckets": None, "across_buckets": True, "redraw": True, "attention_dropout": 0.0},
+        {"chunk": 64, "buckets": None, "attention_dropout": 0.0},
         {"rounds": 4, "evaluation_rounds": None, "wrap": "none", "once": False,
          "decode": "exact"}),
     "sinkhorn": (
-        {"tau": 0.75, "pool": "sum", "sort_net": "linear", "gumbel": True, "iterations": None,
-         "mixture": False, "sortcut": None},
-        {**WEIGHTS, "block_size": 64, "hard": False, "combine": "concat", "shared_sort": False}),
+        {"tau": 0.75, "sort_net": "linear", "iterations": None, "mixture": False,
+         "sortcut": None},
+        {**WEIGHTS, "block_size": 64, "combine": "concat"}),
     "linformer": (
-        {"projection": "linear", "sharing": "headwise", "frozen": False},
+        {"sharing": "headwise"},
         {**WEIGHTS, "k": None, "causal_chunk": None}),
     "image-transformer": (
         {"block_size": 256, "memory_size": None},
         {**SPARSE, "dims": 1, "tile": None, "flange": [4, 12], "grid": None}),
     "sparse-transformer": (
-        {"pattern": "strided", "stride": None, "inclusive": False,
-         "attention_dropout": 0.0},
+        {"pattern": "strided", "stride": None, "attention_dropout": 0.0},
         {"bias": [], "backend": "auto", "mode": "merged", "sets": ["first", "second"],
          "columns": None, "groups": 1, "key_dim": None}),
     "longformer": (
@@ -96,10 +90,10 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
          "dense_blocks": 0}),
     "blockwise": (
         {"blocks": 2, "groups": None},
-        {**SPARSE, "block_size": None, "permutations": None, "wrap": "self"}),
+        {**SPARSE, "block_size": None}),
     "etc": (
         {"radius": 84, "clip": 12, "direction": True, "ordered": True, "sharing": "all",
-         "share_output": False, "hard_g2l": True, "hard_l2g": False},
+         "hard_g2l": True},
         WEIGHTS),
     "by-head": ({}, {"mixers": [], "own": {}}),
 }  # fmt: skip
@@ -110,22 +104,19 @@ SCALING: Values = {
     "high_frequency": 4.0, "short": [], "long": [],
 }  # fmt: skip
 POSITION_ROWS: dict[str, tuple[Values, Values]] = {
-    "sinusoidal": ({"layout": "interleaved", "freq": "paper", "base": 10000.0}, {}),
+    "sinusoidal": ({"layout": "interleaved", "base": 10000.0}, {}),
     "learned": ({"std": 0.02}, {}),
-    "learned-per-layer": ({}, {"std": 0.02, "align": "start"}),
+    "learned-per-layer": ({}, {"std": 0.02}),
     "rope": (
-        {"base": 10000.0, "fraction": 1.0, "scaling": SCALING}, {"layout": "half", "learned": False}
+        {"base": 10000.0, "fraction": 1.0, "scaling": SCALING}, {"layout": "half"}
     ),
-    "alibi": (
-        {"slopes": "alibi", "learned": False, "lowest": None, "stretch": 1.0},
-        {"sides": "symmetric", "right_slopes": None}),
+    "alibi": ({"slopes": "alibi"}, {}),
     "t5-relative": ({"buckets": 32, "max_distance": 128, "shared": True, "std": None}, {}),
     "shaw": (
-        {"clip": 16, "keys": True, "values": True}, {"queries": False, "per_head": False,
-                                                     "std": None}),
+        {"clip": 16, "keys": True, "values": True}, {"per_head": False, "std": None}),
     "xl-relative": (
         {"distances": "waves", "start_std": 0.02, "clamp": None},
-        {"untie": True, "wave_dropout": 0.0, "reach": None}),
+        {"reach": None}),
     "da-transformer": ({}, {"spread": 0.1, "distance_scale": 1.0}),
     "axial": ({"combine": "concat"}, {"shape": None, "dims": None, "std": None}),
 }  # fmt: skip
@@ -134,9 +125,9 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
     "segment": ({"same_length": "evaluation"}, {"slots": 128, "store": "auto"}),
     "compressive": (
         {"rate": 4, "function": "conv", "reconstruction": "attention", "gradient": "none"},
-        {"slots": 128, "compressed": 128, "distance": "index", "reconstruction_norm": "mean"}),
+        {"slots": 128, "compressed": 128, "distance": "index"}),
     "memorizing": (
-        {"size": 8192, "neighbours": 32, "stores": None, "combine": "gate", "gate": 0.0,
+        {"size": 8192, "neighbours": 32, "combine": "gate", "gate": 0.0,
          "normalize": True, "unit_scale": 1.0, "keep_position": False, "written": "segment"},
         {"slots": 128, "half": False}),
 }  # fmt: skip
@@ -145,7 +136,7 @@ WIRING_ROWS: dict[str, tuple[Values, Values]] = {
     "pre": ({}, {}),
     "post": ({}, {}),
     "reversible": ({}, {"reversible_output": "concat"}),
-    "gated": ({"gate": "gru", "gate_bias": 2.0, "relu": True, "last_norm": False}, {}),
+    "gated": ({"gate": "gru", "gate_bias": 2.0, "relu": True}, {}),
 }
 
 STORED = {"size": 65536, "context": None, "tap": "ffn-input:-1"}
@@ -161,19 +152,19 @@ DEPTH_ROWS: dict[str, tuple[Values, Values]] = {
     "repeat": ({}, {"times": 2}),
     # epsilon, tau and the bias are those of the authors' code; forced halting is Graves'
     "universal": (
-        {"halting": "act", "combine": "accumulated", "cap": "force", "epsilon": 0.01, "tau": 0.01,
-         "halting_bias": 1.0, "signal": "sinusoid", "waves": "paper", "steps": 6},
-        {"halted": "copy", "order": None, "start": 0}),
+        {"halting": "act", "combine": "accumulated", "epsilon": 0.01, "tau": 0.01,
+         "halting_bias": 1.0, "signal": "sinusoid", "steps": 6},
+        {"order": None, "start": 0}),
     "calm": (
-        {"confidence": "softmax-difference", "decay_form": "paper", "weighting": "linear",
-         "heads": "tied", "classifier_loss": "balanced", "every": 1},
+        {"confidence": "softmax-difference", "heads": "tied", "classifier_loss": "balanced",
+         "every": 1},
         {"threshold": 0.9, "decay": None, "longest": 512, "learns": "layers", "first_exit": 1,
-         "together": False, "scale_gradients": False}),
+         "scale_gradients": False}),
     "depth-adaptive": (
         {"heads": "tied", "training": "aligned", "weighting": "uniform", "every": 1},
         {"exits": "geometric", "threshold": None, "thresholds": [], "layer": 1, "samples": 1,
-         "oracle": "correctness", "sigma": 5.0, "penalty": 0.01, "alpha": 0.1, "detach": True,
-         "first_exit": 1, "together": False, "scale_gradients": False}),
+         "oracle": "correctness", "sigma": 5.0, "penalty": 0.01, "alpha": 0.1,
+         "first_exit": 1, "scale_gradients": False}),
 }  # fmt: skip
 
 _FED: Values = {"expansion": 4.0, "feedforward_bias": True, "feedforward_dropout": None}
@@ -304,9 +295,7 @@ MADE: list[tuple[str, Values, Any, Any]] = [
     ("linformer", {}, lambda m: len(m.length_map), 2),
     ("performer", {"width": 256}, lambda m: m.random.projection.shape, (1, 266, 64)),  # 64 ln 64
     ("rfa", {}, lambda m: m.random.projection.shape[1], 64),
-    ("routing", {}, lambda m: (m.clusters, m.window, m.local_window, m.local), (64, 64, 64, 2)),
-    ("routing", {"causal": True}, lambda m: m.share, True),
-    ("routing", {}, lambda m: m.share, False),
+    ("routing", {}, lambda m: (m.clusters, m.window, m.local), (64, 64, 2)),
     ("reformer", {}, lambda m: math.prod(m.factors), 128),  # 2 max_length / 64
     ("reformer", {}, lambda m: (m.pattern.before, m.pattern.after), (1, 1)),
     ("reformer", {"causal": True}, lambda m: (m.pattern.before, m.pattern.after), (1, 0)),

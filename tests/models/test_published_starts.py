@@ -120,19 +120,15 @@ FORMS: list[tuple[str, bool, dict[str, Any], Row]] = [
     # mixer, causal, options, what is other
     ("rfa", True, {"gate": True}, {"gate.weight": LINEAR, "gate.bias": C(2.944439)}),  # ln(.95/.05)
     ("linformer", True, {"causal_chunk": 64}, {"length_map": U(0.1936492)}),  # 16 slots of 64
-    ("linear", True, {"feature_map": "t2r"}, {"*_map.first.*": U(0.1767767)}),  # 1 / sqrt(32)
     ("aft-full", True, {"rank": None}, {"position.table": N(0.01)}),
     ("attention", True, {"sink": True, "qk_norm": True},
      {"sink": C(0.0), "project.*_norm.weight": C(1.0)}),
     ("gmlp", True, {"spatial_init": "uniform"}, {"spatial": U(3.90625e-6)}),  # 1e-3 / 256
     ("gmlp", True, {"spatial_init": "wide"}, {"spatial": U(0.05)}),
     ("gmlp", True, {"spatial_init": "zeros"}, {"spatial": C(0.0)}),
-    ("gmlp", True, {"spatial": "toeplitz", "taps": 256}, {}),
+    ("gmlp", True, {"spatial": "toeplitz"}, {}),
     ("adaptive-span", True, {"dynamic": True},
      {"spans_of.weight": LINEAR, "spans_of.bias": C(-4.0)}),
-    ("adaptive-span", True, {"persistent": 16},
-     {"keys": N(0.1767767), "values": N(0.25)}),  # 1 / sqrt(32), and of 16 values
-    ("routing", True, {"rank_bias": 4}, {"bias": C(0.0)}),
     ("sinkhorn", False, {"sort_net": "mlp"},
      {"sorter.weights.0": U(0.1936492),  # sqrt(6 / (128 + 32))
       "sorter.weights.1": U(0.4082483),  # sqrt(6 / (32 + 4))
@@ -160,12 +156,8 @@ POSITION_ROWS: dict[str, Row] = {
 VALUED: list[tuple[str, dict[str, Any], str, list[float]]] = [
     # position, options, parameter, its numbers
     ("da-transformer", {}, "alpha", [-0.1, -0.0333333, 0.0333333, 0.1]),
-    ("alibi", {"learned": True}, "logarithms", [-1.386294, -2.772589, -4.158883, -5.545177]),
-    ("rope", {"learned": True}, "theta",
-     [1, 0.562341, 0.316228, 0.177828, 0.1, 0.0562341, 0.0316228, 0.0177828, 0.01, 0.00562341,
-      0.00316228, 0.00177828, 0.001, 0.000562341, 0.000316228, 0.000177828]),
 ]  # fmt: skip
-"""those that are not drawn: logarithms of 2^-2, 2^-4, 2^-6 and 2^-8; and 10000^(-m / 16)"""
+"""those that are not drawn"""
 
 MEMORY_ROWS: dict[str, Row] = {
     "segment": {},

@@ -12,7 +12,7 @@ SPAN: dict[str, Any] = {"dynamic": True, "penalty": 3.0, "window": 8, "ramp": 2}
 COUNTING = {
     "dynamic spans": ({"mixer": "adaptive-span", "position": None, **SPAN}, "span"),
     "fixed spans": ({"mixer": "adaptive-span", "position": None, "penalty": 3.0}, "span"),
-    "commitment": ({"mixer": "routing", "commitment": 2.0}, "commitment"),
+    "commitment": ({"mixer": "routing"}, "commitment"),
     "of some heads": ({"mixer": ef.by_head("attention", "routing")}, "commitment"),
     "pondering": ({"depth": "universal", "depth_options": {"halting_bias": -0.5}}, "ponder"),
 }  # fmt: skip

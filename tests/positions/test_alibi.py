@@ -11,6 +11,7 @@ from everyformer.engines.softmax.attention import attention_weights, softmax_att
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.positions.alibi import Alibi, alibi_reference, alibi_slopes
+from everyformer.genes.positions.t5_relative import T5Relative
 from helpers import build_mixer
 
 HEADS = (1, 2, 3, 4, 5, 6, 8, 12, 16, 20)
@@ -184,43 +185,6 @@ def test_windows_lose_no_distance_in_long_texts():
     torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-6)
 
 
-def test_asymmetric_sides_have_slopes_of_their_own():
-    made = Alibi(
-        width=8, heads=2, options={"sides": "asymmetric", "slopes": (1, 2), "right_slopes": (3, 4)}
-    )
-    here = torch.arange(3)[None]
-    expected = torch.tensor([[0.0, -3, -6], [-1, 0, -3], [-2, -1, 0]])
-    torch.testing.assert_close(bias(made, here, here)[0, 0], expected)
-    mirrored = Alibi(width=8, heads=2, options={"sides": "asymmetric", "learned": True})
-    assert torch.allclose(bias(mirrored, Q, K), bias(Alibi(width=8, heads=2), Q, K))
-    assert mirrored.logarithms.shape == (2, 2)
-
-
-def test_split_heads_see_one_side_each():
-    made = with_alibi(False, sides="split")
-    x = torch.randn(1, 5, 12).double().requires_grad_()
-    added = bias(made.position, *[torch.arange(5)[None]] * 2)
-    future = torch.ones(5, 5).triu(1).bool()
-    assert (added[0, :2, future] == -math.inf).all()
-    assert (added[0, 2, future.T] == -math.inf).all()
-    assert torch.isfinite(added[0, :2, future.T]).all()
-    assert torch.isfinite(added[0, 2, future]).all()
-    assert made.position.slopes == (*alibi_slopes(2), *alibi_slopes(1))
-    torch.testing.assert_close(made(x).y, made.reference(x))
-
-
-@DIRECTIONS
-def test_learned_slopes_start_at_the_rule_and_have_the_gradient_of_the_equation(causal):
-    fixed, made = with_alibi(causal), with_alibi(causal, learned=True)
-    x = torch.randn(2, 7, 12).double()
-    torch.testing.assert_close(made(x).y, fixed(x).y, rtol=1e-6, atol=1e-7)
-    slow, fast = made.reference(x).square().sum(), made(x).y.square().sum()
-    parameter = [made.position.logarithms]
-    first, second = (torch.autograd.grad(side, parameter)[0] for side in (fast, slow))
-    assert (first != 0).all()
-    torch.testing.assert_close(first, second)
-
-
 def test_the_bias_is_kept_exact_in_models_of_small_dtypes():
     model = Alibi(width=8, heads=12).to(torch.bfloat16)
     assert torch.equal(bias(model, Q, K), bias(Alibi(width=8, heads=12), Q, K))
@@ -280,14 +244,10 @@ def test_bloom_with_our_slopes_gives_its_own_attention():
     [
         (False, {"slopes": (1.0,)}, "one slope for each of heads=3"),
         (False, {"slopes": (1.0, -1.0, 1.0)}, "slopes.* must be at least 0"),
-        (True, {"sides": "split"}, "causal=True hides them all"),
-        (True, {"sides": "asymmetric", "learned": True}, "causal=True hides them all"),
-        (False, {"sides": "asymmetric"}, "right_slopes"),
-        (False, {"slopes": (1, 0, 1), "learned": True}, "start above 0"),
-        (False, {"side": "split"}, "did you mean 'sides'"),
+        (False, {"slope": "alibi"}, "did you mean 'slopes'"),
     ],
 )
-def test_slopes_and_sides_without_meaning_are_refused(causal, options, message):
+def test_slopes_without_meaning_are_refused(causal, options, message):
     with pytest.raises(ef.EveryformerError, match=message):
         with_alibi(causal, **options)
 
@@ -303,9 +263,9 @@ def test_combinations_without_meaning_are_refused_with_the_reason():
         )
     with pytest.raises(GeneError, match=r"heads=3, but attention has heads=2"):
         ef.create_mixer("attention", width=8, heads=2, position=Alibi(width=8, heads=3))
-    split = Alibi(width=8, heads=2, options={"sides": "split"})
+    both = T5Relative(width=8, heads=2, causal=False)
     with pytest.raises(GeneError, match=r"causal=False, but attention has causal=True"):
-        ef.create_mixer("attention", width=8, heads=2, causal=True, position=split)
+        ef.create_mixer("attention", width=8, heads=2, causal=True, position=both)
     made = with_alibi(False)
     with pytest.raises(UnsupportedError, match="between tokens of one sequence"):
         made(torch.zeros(1, 3, 12).double(), context=torch.zeros(1, 4, 12).double())

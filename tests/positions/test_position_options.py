@@ -1,71 +1,9 @@
-"""Bounded and stretched ALiBi, learned rotary angles, partial rotations as GPT-NeoX has them."""
+"""Partial rotations as GPT-NeoX has them."""
 
 import pytest
 import torch
 
-import everyformer as ef
-from everyformer.core.errors import ConfigError
-from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.positions.alibi import Alibi, alibi_slopes
 from everyformer.genes.positions.rope import Rope, rotate
-from helpers import build_mixer
-
-DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
-
-
-def mixer(position, causal, **options):
-    return build_mixer(
-        "attention", width=12, heads=3, causal=causal, position=position, position_options=options
-    )
-
-
-@DIRECTIONS
-@pytest.mark.parametrize(("lowest", "stretch"), [(0.5, 1.0), (None, 4.0), (0.3, 2.0), (0.0, 1.0)])
-def test_alibi_falls_to_its_lowest_and_slower_when_stretched(causal, lowest, stretch):
-    made, x = (
-        mixer("alibi", causal, lowest=lowest, stretch=stretch),
-        torch.randn(2, 11, 12).double(),
-    )
-    bias = torch.empty(1, 3, 11, 11).double()
-    for h, slope in enumerate(alibi_slopes(3)):
-        for i in range(11):
-            for j in range(11):
-                fallen = -slope * abs(i - j) / stretch
-                bias[0, h, i, j] = fallen if lowest is None else max(fallen, -lowest)
-    expected = attention_reference(*made.project(x), causal=causal, bias=bias)
-    torch.testing.assert_close(made(x).y, made.out(expected.transpose(1, 2).flatten(2)))
-
-
-def test_stretched_slopes_see_a_text_drawn_out_as_the_text_itself():
-    plain, long = (Alibi(width=8, heads=4, options={"stretch": s}) for s in (1.0, 8.0))
-    distance = torch.arange(20)
-    torch.testing.assert_close(
-        long.by_distance(8 * distance, torch.float64), plain.by_distance(distance, torch.float64)
-    )
-
-
-def test_learned_angles_start_as_the_fixed_ones_and_get_their_gradient():
-    fixed, learned = mixer("rope", True), mixer("rope", True, learned=True)
-    x = torch.randn(1, 7, 12).double()
-    torch.testing.assert_close(learned(x).y, fixed(x).y, rtol=0, atol=1e-6)
-
-    def run(theta):
-        return torch.func.functional_call(learned, {"position.theta": theta}, (x,)).y
-
-    assert torch.autograd.gradcheck(
-        run, (learned.position.theta.detach().requires_grad_(),), fast_mode=True
-    )
-
-
-def test_layers_learn_angles_of_their_own_and_save_them(tmp_path):
-    model = ef.create_model("rope", width=8, heads=2, layers=2, learned=True).eval()
-    assert len({id(p) for name, p in model.named_parameters() if "theta" in name}) == 2
-    with torch.no_grad():
-        model.stack.blocks[1].mixer.position.theta.add_(0.1)
-    ef.save(model, tmp_path / "model")
-    tokens = torch.randint(0, 256, (1, 9))
-    loaded = ef.load(tmp_path / "model").eval()
-    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
@@ -97,13 +35,3 @@ def test_interleaved_partial_rotations_equal_gpt_j(fraction):
     ours = Rope(width=32, heads=2, options=options).rotate(q, positions)
     torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
     torch.testing.assert_close(rotate(head, 0 * positions), head)
-
-
-@pytest.mark.parametrize(("position", "options", "said"), [
-    ("alibi", {"lowest": -1.0}, "lowest' must be at least 0"),
-    ("alibi", {"stretch": 0.5}, "stretch' must be at least 1"),
-    ("rope", {"learned": True, "scaling": {"kind": "linear", "factor": 2.0}}, "use one of the two"),
-])  # fmt: skip
-def test_options_without_meaning_are_refused(position, options, said):
-    with pytest.raises(ConfigError, match=said):
-        mixer(position, True, **options)

@@ -12,15 +12,14 @@ from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
 from everyformer.genes.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
 
 torch.manual_seed(0)
-LAYOUTS = [("interleaved", "paper"), ("halves", "paper"), ("halves", "t2t")]
 POS = torch.tensor([[0, 1, 2, 17, 500]])
 
 
-@pytest.mark.parametrize(("layout", "freq"), LAYOUTS)
+@pytest.mark.parametrize("layout", ["interleaved", "halves"])
 @pytest.mark.parametrize("width", [2, 7, 8, 64])
-def test_waves_equal_their_definition(layout, freq, width):
-    fast = sinusoid(POS, width, layout=layout, freq=freq, dtype=torch.float64)
-    torch.testing.assert_close(fast, sinusoid_reference(POS, width, layout=layout, freq=freq))
+def test_waves_equal_their_definition(layout, width):
+    fast = sinusoid(POS, width, layout=layout, dtype=torch.float64)
+    torch.testing.assert_close(fast, sinusoid_reference(POS, width, layout=layout))
 
 
 def test_a_shift_is_a_rotation_that_depends_on_the_shift_alone():

@@ -288,14 +288,10 @@ def test_an_unknown_kind_offers_the_nearest():
     [
         ({}, 1.0),
         ({"scaling": {"kind": "linear", "factor": 4.0}}, 0.25),
-        ({"learned": True}, 1.0),
     ],
 )
 def test_the_picture_shows_the_angles_that_are_used(options, angle):
     made = Rope(width=8, heads=2, options=options)
-    if made.theta is not None:
-        made.theta.data *= 3
-        angle *= 3
     shown = made.pictures(5, [made])["rotary"]().rows[0][0].values
     # the first pair of channels turns by this angle a position
     expected = [math.cos(angle * position) for position in range(5)]

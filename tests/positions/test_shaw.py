@@ -26,8 +26,6 @@ def by_the_pair(made, x):
     keys = position.key_table.expand(made.heads, -1, -1)[:, rows]
     values = position.value_table.expand(made.heads, -1, -1)[:, rows]
     scores = torch.einsum("bhid,bhijd->bhij", q, k[:, :, None] + keys) / q.shape[-1] ** 0.5
-    if position.options.queries:
-        scores = scores + torch.einsum("bhjd,hijd->bhij", k, keys) / q.shape[-1] ** 0.5
     if made.causal:
         scores = scores.masked_fill(here[None] > here[:, None], -torch.inf)
     y = torch.einsum("bhij,bhijd->bhid", scores.softmax(-1), v[:, :, None] + values)
@@ -36,7 +34,7 @@ def by_the_pair(made, x):
 
 @DIRECTIONS
 @CLIPS
-@pytest.mark.parametrize("more", [{}, {"per_head": True}, {"queries": True}], ids=str)
+@pytest.mark.parametrize("more", [{}, {"per_head": True}], ids=str)
 def test_output_and_gradients_equal_the_einsum_over_all_pairs(causal, clip, more):
     made, x = mixer(causal, clip=clip, **more), torch.randn(2, 13, 12).double()
     got, expected = made(x).y, by_the_pair(made, x)
@@ -49,10 +47,9 @@ def test_output_and_gradients_equal_the_einsum_over_all_pairs(causal, clip, more
 
 @DIRECTIONS
 @pytest.mark.parametrize("length", [1, 13, 700])
-@pytest.mark.parametrize("more", [{}, {"queries": True}], ids=str)
-def test_vectors_farther_than_a_text_is_long_are_not_read(causal, length, more):
+def test_vectors_farther_than_a_text_is_long_are_not_read(causal, length):
     clip, near = 5000, 800
-    wide, narrow = mixer(causal, clip=clip, **more), mixer(causal, clip=near, **more)
+    wide, narrow = mixer(causal, clip=clip), mixer(causal, clip=near)
     names = "key_table", "value_table"
     for name in names:
         table = getattr(wide.position, name).data
@@ -113,7 +110,6 @@ def test_rows_out_of_reach_get_no_gradient():
 @pytest.mark.parametrize(("options", "said"), [
     ({"clip": -1}, "clip' must be at least 0"),
     ({"keys": False, "values": False}, "adds nothing"),
-    ({"keys": False, "queries": True}, "needs keys=True"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):

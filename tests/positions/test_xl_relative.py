@@ -154,23 +154,6 @@ def test_learned_distances_that_hold_the_waves_are_the_waves(causal):
     torch.testing.assert_close(learned(x).y, waves(x).y)
 
 
-@pytest.mark.parametrize(("untie", "pairs"), [(True, 3), (False, 1)])
-def test_u_and_v_belong_to_a_layer_or_to_all_and_w_r_always_to_one(untie, pairs, tmp_path):
-    sizes = {"width": 8, "heads": 2, "layers": 3, "untie": untie}
-    model = ef.create_model("xl-relative", **sizes).eval()
-    held = [block.mixer.position for block in model.stack.blocks]
-    assert len({id(position.u) for position in held}) == pairs
-    assert len({id(position.v) for position in held}) == pairs
-    assert len({id(position.encode.weight) for position in held}) == 3
-    tokens = torch.randint(0, 256, (2, 9))
-    model(tokens, targets=tokens).loss.backward()
-    ef.save(model, tmp_path / "model")
-    loaded = ef.load(tmp_path / "model").eval()
-    torch.testing.assert_close(loaded(tokens).logits, model(tokens).logits, rtol=0, atol=0)
-    again = [block.mixer.position for block in loaded.stack.blocks]
-    assert len({id(position.u) for position in again}) == pairs
-
-
 def test_what_is_kept_between_calls_follows_the_weights():
     made, x = mixer(causal=True), torch.randn(1, 9, 12).double()
     with torch.no_grad():

@@ -8,7 +8,7 @@ import torch
 
 import everyformer as ef
 from everyformer.cli.trained import open_run
-from everyformer.core.config import from_dict
+from everyformer.core.config import Options, from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.tasks import GONE, TASKS
 from everyformer.data.config import DataConfig
@@ -59,6 +59,23 @@ def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
     for name, value in (("season", 7), ("alphabet", "dna"), ("env", "CartPole-v1")):
         with pytest.raises(ConfigError, match=f"'{name}' left the library: {value!r} is"):
             from_dict(DataConfig, {name: value})
+
+
+def with_gone(kind: type[Any] = Options) -> list[type[Any]]:
+    """Classes of options of genes, of which some are gone."""
+    below = [one for each in kind.__subclasses__() for one in with_gone(each)]
+    own = [kind] if kind.__module__.startswith("everyformer.genes.") and kind.gone else []
+    return own + [one for one in below if one not in own]
+
+
+@pytest.mark.parametrize("kind", dict.fromkeys(with_gone()), ids=lambda one: one.__name__)
+def test_options_of_genes_that_are_gone_are_read_at_their_defaults_alone(kind: type[Any]) -> None:
+    assert from_dict(kind, dict(kind.gone)) == kind()
+    assert not {*kind.gone} & {*vars(kind())}
+    for name, usual in kind.gone.items():
+        with pytest.raises(ConfigError, match=f"'{name}' left the library: 'x' is for an earlier"):
+            from_dict(kind, {name: "x"})
+        assert usual != "x"
 
 
 @pytest.mark.parametrize("task", GONE)

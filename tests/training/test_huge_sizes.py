@@ -32,21 +32,17 @@ SMALL = {
     "training": {"steps": 1, "batch": 2, "evaluate_sequences": 2, "threads": 1},
 }
 PICTURES: dict[str, Any] = {"task": "classify-image", "data": {"source": "digits"}}
-TOEPLITZ: dict[str, Any] = {"mixer": {"spatial": "toeplitz"}}
 BESIDE: Mapping[str, dict[str, Any]] = {
-    "AMLPOptions.taps": TOEPLITZ,
     "Architecture.patch": PICTURES,
     "Architecture.head_hidden": PICTURES,
     "AxialOptions.dims": {"position": {"combine": "concat", "shape": (4, 4)}},
     "BigBirdOptions.dense_blocks": {"task": "mlm"},
     "BigBirdOptions.extra_tokens": {"task": "mlm"},
-    "BlockwiseOptions.permutations": {"task": "mlm"},
     "CalmOptions.longest": {"depth": {"decay": 4.0}},
     "DataConfig.pairs": {"data": {"source": "recall"}},
     "DataConfig.size": PICTURES,
     "DataConfig.small": PICTURES | {"task": "super-resolution"},
     "DataConfig.symbols": {"data": {"source": "copy"}},
-    "GMLPOptions.taps": TOEPLITZ,
     "ImageTransformerOptions.flange": PICTURES | {"task": "pixels"},
     "ImageTransformerOptions.grid": PICTURES | {"task": "pixels"},
     "ImageTransformerOptions.tile": PICTURES | {"task": "pixels"},

@@ -1,4 +1,4 @@
-"""Losses that are sums, or means over what is not rows: slices of a batch add up to the batch."""
+"""Losses that are means over what is not rows: slices of a batch add up to the batch."""
 
 import pytest
 import torch
@@ -14,11 +14,11 @@ WORLD = World(torch.device("cpu"))
 ROWS, STEPS = 6, 3
 
 
-def model(norm: str, reconstruction: str) -> torch.nn.Module:
+def model(reconstruction: str) -> torch.nn.Module:
     torch.manual_seed(0)
     made = ef.create_model(
         "compressive", width=8, heads=2, layers=2, vocabulary=11, slots=4, compressed=3, rate=2,
-        dropout=0.0, embedding_dropout=0.0, reconstruction_norm=norm, reconstruction=reconstruction,
+        dropout=0.0, embedding_dropout=0.0, reconstruction=reconstruction,
     )  # fmt: skip
     for parameter in made.parameters():
         if parameter.dim() > 1:
@@ -43,10 +43,9 @@ def functions_gradients(made: torch.nn.Module) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("reconstruction", ["attention", "auto-encoding"])
-@pytest.mark.parametrize("norm", ["mean", "sum"])
 @pytest.mark.parametrize("slices", [2, 3, 6])
-def test_slices_change_no_loss_of_a_compression(norm: str, reconstruction: str, slices: int):
-    whole, parts = (model(norm, reconstruction) for _ in range(2))
+def test_slices_change_no_loss_of_a_compression(reconstruction: str, slices: int):
+    whole, parts = (model(reconstruction) for _ in range(2))
     state, carry = whole.init_state(ROWS), TextCarry(parts, WORLD)
     for batch in segments():
         whole.zero_grad()
@@ -63,17 +62,6 @@ def test_slices_change_no_loss_of_a_compression(norm: str, reconstruction: str, 
             torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-11)
 
 
-def test_a_batch_of_the_same_rows_twice_has_twice_the_sum_and_the_same_mean():
-    [batch, *_] = segments()
-    twice = Batch(*(part.repeat(2, 1) for part in (batch.inputs, batch.targets, batch.keep)))
-    for norm, times in (("sum", 2), ("mean", 1)):
-        made = model(norm, "attention")
-        once, both = (
-            backward(made, b, WORLD, carry=TextCarry(made, WORLD)) for b in (batch, twice)
-        )
-        assert both["compression"] == pytest.approx(times * once["compression"], rel=1e-10)
-
-
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("slices", [2, 4])
 def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
@@ -85,7 +73,7 @@ def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
         torch.manual_seed(0)
         made = ef.create_model(
             "routing", "classify-text", width=8, heads=2, layers=2, vocabulary=11, max_length=12,
-            classes=3, pooling=pooling, commitment=0.5, clusters=2, window=4,
+            classes=3, pooling=pooling, clusters=2, window=4,
         )  # fmt: skip
         return made.double().train()
 
@@ -97,6 +85,6 @@ def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
     out.loss.backward()
     found = backward(parts, batch, WORLD, slices=slices)
     assert found == pytest.approx({n: t.item() for n, t in out.losses.items()}, rel=1e-10)
-    assert found["commitment"] > 1e-4
+    assert found["commitment"] > 1e-6
     for (name, a), b in zip(plain.named_parameters(), parts.parameters(), strict=True):
         torch.testing.assert_close(b.grad, a.grad, rtol=1e-9, atol=1e-12, msg=name)

@@ -68,12 +68,7 @@ def test_slices_give_the_gradient_of_the_batch(slices: int, extra: bool) -> None
 
 OWN_TERMS = [
     ("learned-per-layer", {"layer_losses": True, "lookahead": 0.5}, {"layers", "ahead"}),
-    ("routing", {"commitment": 0.5, "clusters": 2, "window": 4}, {"commitment"}),
-    (
-        "routing",
-        {"commitment": 0.5, "clusters": 2, "window": 4, "update": "gradient"},
-        {"commitment", "codebook"},
-    ),
+    ("routing", {"clusters": 2, "window": 4}, {"commitment"}),
     (
         "universal",
         {"tau": 0.5, "halting_bias": -1.0, "dropout": 0.0, "embedding_dropout": 0.0},

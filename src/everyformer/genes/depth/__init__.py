@@ -47,11 +47,6 @@ class DepthGene(Gene):
                 f"depth '{choice.name}' changes the stream of single tokens between steps, from "
                 "which wiring 'reversible' could not compute activations again: use 'pre' or 'post'"
             )
-        if getattr(choice.options, "halting", None) == "global" and plan.causal:
-            raise GeneError(
-                f"halting 'global' of depth '{choice.name}' halts a text by the mean of all its "
-                "tokens, but causal=True hides later ones: use halting 'act'"
-            )
         if self.exits(plan):
             self._check_exits(plan, str(choice.name), mixers)
         if not self.adds_positions(plan):

@@ -85,7 +85,7 @@ class SegmentMemory(Memory):
     trials = Trials(
         variants=(
             {"slots": 4},
-            {"slots": 4, "store": "inputs", "untie": False},
+            {"slots": 4, "store": "inputs"},
             {"slots": LONGEST, "store": "inputs", "same_length": "never", "position": "rope"},
             {"slots": 3, "position": "alibi"},
             {"slots": 5, "position": "t5-relative", "kv_heads": 1},

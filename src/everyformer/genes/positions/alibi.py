@@ -5,24 +5,20 @@
     m_h = 2^(-8 h / H),  h = 1 .. H,  for H a power of two;  any other H takes the slopes of the
     largest power of two c below it, then every second one of 2c, from the first, until H are there
 
-No vector of position enters anywhere else. In a bidirectional mixer (not in the paper; the three
-forms are its author's): ``symmetric`` -m_h |i - j|; ``asymmetric`` with slopes of their own for
-keys to the right, which are learned; ``split``, where the first half of the heads sees the left
-alone and the second half the right alone (the token itself is seen by both), each half with the
-slopes of that many heads.
+No vector of position enters anywhere else. In a bidirectional mixer (not in the paper; its author's
+first form) the bias is -m_h |i - j|.
 
-Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional forms are from the
+Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional form is from the
 authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
-`engines.softmax.slopes`); with both sides, ``learned``, padding or dropout on the weights O(H L S)
-additions. Nothing is learned unless ``learned``.
+`engines.softmax.slopes`); both ways, with padding or dropout on the weights O(H L S) additions.
+Nothing is learned.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.bounds import Amount
 from everyformer.core.config import Options
@@ -43,11 +39,10 @@ class AlibiOptions(Options):
     slopes: Slopes | tuple[Amount, ...] = "alibi"
     """slope of each head: the paper's rule, 2^(-8h/H) for any H (geometric), or one number a head;
     0 leaves a head without positions"""
-    sides: Literal["symmetric", "asymmetric", "split"] = "symmetric"
-    """of a bidirectional mixer: one slope for both sides, one a side, or half the heads a side"""
-    learned: bool = False
-    """whether the slopes are trained (as logarithms), from these at the start"""
-    gone: ClassVar[dict[str, Any]] = {"right_slopes": None, "lowest": None, "stretch": 1.0}
+    gone: ClassVar[dict[str, Any]] = {
+        "sides": "symmetric", "right_slopes": None, "learned": False, "lowest": None,
+        "stretch": 1.0,
+    }  # fmt: skip
 
 
 def alibi_slopes(heads: int, rule: Slopes = "alibi") -> tuple[float, ...]:
@@ -90,14 +85,14 @@ class Alibi(AdditivePosition):
     """ALiBi: ``-m_h |i - j|`` added to the scores of softmax attention; any length, any stream.
 
     Raises:
-        GeneError: slopes that are not one a head or negative, sides without meaning.
+        GeneError: slopes that are not one a head or negative.
     """
 
     name = "alibi"
     trials = Trials(
         inside=(
             {},
-            {"learned": True, "window": 5, "kv_heads": 1},
+            {"window": 5, "kv_heads": 1},
             {
                 "mixer": "by-head",
                 "mixer_options": {"mixers": ("attention", "aft-conv", "attention")},
@@ -105,81 +100,22 @@ class Alibi(AdditivePosition):
         ),
         limits=_limits,
     )
+    shared = True
     Options = AlibiOptions
     options: AlibiOptions
 
     def build(self, sizes: Sizes) -> None:
-        o, self.heads = self.options, sizes.heads
-        if o.sides != "symmetric":
-            self._check_sides(sizes.causal)
-            self.causal = False
-        self.slopes = self._slopes_of_heads()
+        slopes, self.heads = self.options.slopes, sizes.heads
+        self.slopes = slopes if isinstance(slopes, tuple) else alibi_slopes(sizes.heads, slopes)
         if len(self.slopes) != self.heads:
             raise GeneError(
                 f"position 'alibi' needs one slope for each of heads={self.heads}, not "
                 f"{self.slopes}"
             )
-        self.logarithms: nn.Parameter | None = None
-        if o.learned:
-            starts = [self.slopes] * (1 + (o.sides == "asymmetric"))
-            if min(self.slopes) == 0:
-                raise GeneError("learned slopes of 'alibi' are kept as logarithms: start above 0")
-            self.logarithms = nn.Parameter(torch.tensor(starts).log())
-            self.logarithms.no_decay = True  # type: ignore[attr-defined]
-        self.shared = not o.learned
 
     def by_distance(self, distance: Tensor, dtype: torch.dtype) -> Tensor:
-        left, right = self._rates(dtype, distance)
-        away = distance.abs().to(dtype)
-        if self.options.sides == "asymmetric":
-            left = torch.where(distance >= 0, left, right)
-        bias = -left * away
-        if self.options.sides != "split":
-            return bias
-        heads = torch.arange(len(left), device=distance.device).view(left.shape)
-        hidden = torch.where(heads >= self._left, distance > 0, distance < 0)
-        return bias.masked_fill(hidden, -math.inf)
+        rates = self.slopes_of(dtype, distance.device)
+        return -rates.view(-1, *[1] * distance.dim()) * distance.abs().to(dtype)
 
-    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor | None:
-        if self.options.sides != "symmetric":
-            return None
-        return self._rates(dtype, torch.empty((), device=device))[0]
-
-    def _rates(self, dtype: torch.dtype, against: Tensor) -> tuple[Tensor, Tensor]:
-        """Slopes to the left and to the right, (H, 1 ... 1) each, to be laid ``against`` this."""
-        if self.logarithms is None:
-            rates = torch.tensor([self.slopes], dtype=dtype, device=against.device)
-        else:
-            rates = self.logarithms.to(dtype).exp()
-        rates = rates.view(*rates.shape, *[1] * against.dim())
-        return rates[0], rates[-1]
-
-    @property
-    def _left(self) -> int:
-        """Number of heads that see the left, where each sees one side."""
-        assert self.heads is not None
-        return (self.heads + 1) // 2
-
-    def _slopes_of_heads(self) -> tuple[float, ...]:
-        o, heads = self.options, self.heads
-        assert heads is not None
-        if isinstance(o.slopes, tuple):
-            return o.slopes
-        if o.sides == "split":
-            return alibi_slopes(self._left, o.slopes) + alibi_slopes(heads - self._left, o.slopes)
-        return alibi_slopes(heads, o.slopes)
-
-    def _check_sides(self, causal: bool) -> None:
-        o = self.options
-        if causal:
-            raise GeneError(
-                f"position 'alibi' with sides='{o.sides}' says how keys to the right are seen, but "
-                "causal=True hides them all: use sides='symmetric'"
-            )
-        if o.sides == "asymmetric" and not o.learned:
-            raise GeneError(
-                "position 'alibi' with sides='asymmetric' has the same slopes on both sides for "
-                "ever: give learned=True"
-            )
-        if o.sides == "split" and self.heads == 1:
-            raise GeneError("position 'alibi' with sides='split' needs a head for each side")
+    def slopes_of(self, dtype: torch.dtype, device: torch.device) -> Tensor:
+        return torch.tensor(self.slopes, dtype=dtype, device=device)

@@ -8,8 +8,7 @@ the head dimension (``fraction``). Two layouts of the pairs exist: ``half`` (m, 
 GPT-NeoX) and ``interleaved`` (2m, 2m+1: the paper, GPT-J); they differ by a fixed permutation of
 each head's channels.
 
-``scaling`` changes the angles for texts longer than those of the training (`rope_scaling`);
-``learned`` trains them (not in the paper), a set for each layer.
+``scaling`` changes the angles for texts longer than those of the training (`rope_scaling`).
 
 Source: Su et al. 2021, arXiv 2104.09864, eq. 15 and 34. Cost: O(L D) a head, no parameters. A
 stream caches rotated keys with their absolute positions. Angles are built in float64 (float32 where
@@ -19,10 +18,10 @@ a device has no other), so that they are right at any position.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from everyformer.core.bounds import Part, Positive
 from everyformer.core.config import Options
@@ -59,8 +58,7 @@ class RopeOptions(Options):
     alone"""
     scaling: RopeScaling = field(default_factory=RopeScaling)
     """other angles for texts longer than those of the training"""
-    learned: bool = False
-    """whether the angles theta_m of a layer are trained, from these at the start"""
+    gone: ClassVar[dict[str, Any]] = {"learned": False}
 
 
 def rotate_reference(
@@ -120,14 +118,10 @@ def _turns(
     lengths: Tensor | None,
     pairs: int,
     o: RopeOptions,
-    theta: Tensor | None,
     dtype: torch.dtype,
 ) -> tuple[Tensor, Tensor]:
-    """The `_waves` of all layers with these options and, where it is learned, this ``theta``."""
-    size = 1.0
-    if theta is None:
-        theta, size = rates(positions, pairs, o.base, o.scaling, lengths)
-    return _waves(positions, theta, size, o.layout, dtype)
+    """The `_waves` of all layers with these options."""
+    return _waves(positions, *rates(positions, pairs, o.base, o.scaling, lengths), o.layout, dtype)
 
 
 def _waves(
@@ -181,7 +175,7 @@ class Rope(Position):
     name = "rope"
     trials = Trials(
         inside=(
-            {"learned": True, "fraction": 0.5},
+            {"fraction": 0.5},
             {"scaling": {"kind": "yarn", "factor": 4.0, "original_length": 8}},
         ),
         limits=_limits,
@@ -207,21 +201,10 @@ class Rope(Position):
                 "number, so keys that are turned already would be wrong"
             )
 
-        self.theta: nn.Parameter | None = None
-        if self.options.learned:
-            if scaling.kind != "none":
-                raise GeneError(
-                    f"rope scaling '{scaling.kind}' changes angles that follow from 'base', but "
-                    "learned=True trains them: use one of the two"
-                )
-            start = rates(torch.zeros(1, 1), self.rotary_dim // 2, self.options.base, scaling)[0]
-            self.theta = nn.Parameter(start.float())
-            self.theta.no_decay = True  # type: ignore[attr-defined]
-
     def rotate(self, x: Tensor, positions: Tensor, lengths: Tensor | None = None) -> Tensor:
         layout, rotary = self.options.layout, self.rotary_dim
         wide = torch.promote_types(x.dtype, torch.float32)
-        waves = shared(_turns, positions, lengths, rotary // 2, self.options, self.theta, wide)
+        waves = shared(_turns, positions, lengths, rotary // 2, self.options, wide)
         if rotary == x.shape[-1]:
             return _rotated(x, *waves, layout)
         head = _rotated(x[..., :rotary], *waves, layout)
@@ -232,9 +215,7 @@ class Rope(Position):
 
     def _angles(self, count: int) -> Panels:
         pairs, places = self.rotary_dim // 2, torch.arange(count)
-        o, learned = self.options, self.theta
-        theta = rates(places[None], pairs, o.base, o.scaling)[0] if learned is None else learned
-        theta = theta.detach().cpu().double()
+        theta = rates(places[None], pairs, self.options.base, self.options.scaling)[0].double()
         angles = places[:, None] * theta.expand(1, 1, 1, pairs)[0, 0]
         caption = (
             f"Rotary positions: cosine of the angle by which each of the {pairs} pairs of channels "

@@ -4,8 +4,8 @@
     r = clip(i - j, -right, left)
 
 a^K and a^V hold left + right + 1 vectors (left + 1 where nothing later is seen) from the farthest
-past to the farthest future; all distances beyond ``clip`` share the ends. ``queries`` adds
-k_j a^K_r / sqrt(D) besides. ``clip`` 0 is attention without positions: one vector for every key.
+past to the farthest future; all distances beyond ``clip`` share the ends. ``clip`` 0 is attention
+without positions: one vector for every key.
 
 Nothing of size L x S x D is made: q_i a^K_r is one product with all vectors, laid on the pairs; A
 is added up over the pairs of each r before it meets a^V.
@@ -13,12 +13,12 @@ is added up over the pairs of each r before it meets a^V.
 Source: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155, eq. 3 to 5. There r is clip(j - i): the
 tables here are in the same order, from far left to far right. The paper has a table for each
 head and layer in its small models; ``per_head`` chooses, vectors that heads share are the default,
-as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). ``queries`` is Hugging Face's
-``relative_key_query``. Cost: O(L r D) beside attention's own and two more passes over the pairs.
+as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). Cost: O(L r D) beside
+attention's own and two more passes over the pairs.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -46,12 +46,11 @@ class ShawOptions(Options):
     """whether vectors are added to the keys"""
     values: bool = True
     """whether vectors are added to the values"""
-    queries: bool = False
-    """whether the keys' vectors are compared with the keys too"""
     per_head: bool = False
     """a table for each head, or one for all heads of a layer"""
     std: Annotated[Amount | None, Affects("nothing")] = None
     """standard deviation of the tables at the start (default: 1/sqrt(D))"""
+    gone: ClassVar[dict[str, Any]] = {"queries": False}
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -88,7 +87,7 @@ class Shaw(ScorePosition):
     name = "shaw"
     trials = Trials(
         inside=(
-            {"clip": (2, 4), "per_head": True, "queries": True},
+            {"clip": (2, 4), "per_head": True},
             {"clip": 3, "keys": False, "window": 5, "kv_heads": 1},
         ),
         limits=_limits,
@@ -103,29 +102,21 @@ class Shaw(ScorePosition):
         sides = o.clip if isinstance(o.clip, tuple) else (o.clip, o.clip)
         if not (o.keys or o.values):
             raise GeneError("position 'shaw' with keys=False and values=False adds nothing")
-        if o.queries and not o.keys:
-            raise GeneError("position 'shaw' with queries=True needs keys=True, their vectors")
         self.left, self.right = sides[0], 0 if self.causal else sides[1]
         count = self.heads if o.per_head else 1, self.left + self.right + 1
         self.key_table = self._start(*count, self.key_dim) if o.keys else None
         self.value_table = self._start(*count, self.value_dim) if o.values else None
 
     def prepare(self, pairs: Pairs, scale: float, dtype: torch.dtype) -> Parts:
-        tables: list[Tensor] = []
-        if self.key_table is not None:
-            tables.append(self.key_table.to(dtype))
-            if self.options.queries:
-                tables.append(tables[0] * scale)
-        if self.value_table is not None:
-            tables.append(self.value_table.to(dtype))
-        return tuple(tables)
+        tables = (self.key_table, self.value_table)
+        return tuple(table.to(dtype) for table in tables if table is not None)
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
         begin, count = self._window(pairs)
         return tuple(table.narrow(1, begin, count) for table in parts)
 
     def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:
-        if self.key_table is None or self.options.queries:
+        if self.key_table is None:
             return None
         begin, count = self._window(pairs)
         wide = torch.promote_types(q.dtype, torch.float32)
@@ -134,8 +125,6 @@ class Shaw(ScorePosition):
         return q, pairs.widen(by_query, self.left - begin)
 
     def distances(self, q: Tensor, pairs: Pairs, scale: float) -> Distances | None:
-        if self.options.queries:
-            return None
         vectors, values = (
             None if table is None else pairs.widen(table, self.left, 1)[:, : pairs.seen]
             for table in (self.key_table, self.value_table)
@@ -145,15 +134,9 @@ class Shaw(ScorePosition):
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         if not self.options.keys:
             return products
-        begin, count = self._window(pairs)
         by_query = q @ parts[0].transpose(-1, -2)
-        scores = products.add_(pairs.lay(pairs.widen(by_query, self.left - begin)))
-        if self.options.queries:
-            by_key = parts[1] @ k.transpose(-1, -2)
-            # hidden pairs may be farther apart than any of the block
-            rows = (self._rows(pairs.distances()) - begin).clamp(0, count - 1)[:, None]
-            scores = scores + by_key.gather(2, rows.expand(scores.shape))
-        return scores
+        begin, _ = self._window(pairs)
+        return products.add_(pairs.lay(pairs.widen(by_query, self.left - begin)))
 
     def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         if not self.options.values:
@@ -169,8 +152,7 @@ class Shaw(ScorePosition):
         if self.key_table is None:
             return scores
         added = self._of_head(self.key_table, head, distance).to(q.dtype)
-        scores = scores + scale * (added * q[:, None]).sum(-1)
-        return scores + scale * (added * k).sum(-1) if self.options.queries else scores
+        return scores + scale * (added * q[:, None]).sum(-1)
 
     def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
         if self.value_table is None:

@@ -3,16 +3,9 @@
     K = (E X) W_K^T + b_K,  V = (F X) W_V^T + b_V         E, F of (k, n), n = ``max_length``
     Y = concat_h(softmax_k(Q_h K_h^T / sqrt(D)) V_h) W_o^T
 
-A text of S <= n tokens uses the first S columns. What stands for E and F (``projection``):
-
-    linear   learned matrices (``frozen``: as drawn)
-    mean     means over windows of w = ceil(n / k) tokens      max   maxima over them, by channel
-    conv     one learned filter of w taps, which moves by w: E[j, j w + r] = f[r]
-
-and who shares them (``sharing``): nobody (one for each head, K and V, layer), the heads of a layer
+A text of S <= n tokens uses the first S columns: column j of E meets its j-th real token. Who
+shares E and F (``sharing``): nobody (one for each head, K and V, layer), the heads of a layer
 (headwise), also keys with values (key-value: E = F), also all layers (layerwise).
-
-Column j of E meets the j-th real token of a text; windows without a real token are no slots.
 
 ``causal_chunk`` = c is an extension of ours, not of the paper, which has no causal form: every slot
 mixes all positions, and no mask over slots can hide the later ones. There the text is cut into
@@ -24,13 +17,12 @@ numbers a token and the segment that is being filled.
 
 Sources: Wang et al. 2020, arXiv 2006.04768, sections 4 and 5; fairseq's `linformer_src`, whose
 order (project the length first, then the channels, bias last) and start (Xavier, gain 1/sqrt(2))
-are taken. Deviations: fairseq lets padding into the slots, here it is left out; a filter of `conv`
-is shared by the channels, as E is (the paper does not say).
+are taken. Deviation: fairseq lets padding into the slots, here it is left out.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -38,7 +30,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Dropout
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.errors import GeneError
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
@@ -50,10 +42,8 @@ from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.base import HeadMixer, Rows
 from everyformer.genes.mixers.linformer.slots import (
-    LEARNED,
     LinformerState,
     OpenSegment,
-    Projection,
     Slots,
     advanced,
     compress,
@@ -73,50 +63,33 @@ class LinformerOptions(Options):
     k: Count | None = None
     """slots that the length is projected to, max_length at most (default: 256 or that; of a
     segment, a quarter of causal_chunk)"""
-    projection: Projection = "linear"
-    """what makes the slots of the tokens"""
     sharing: Sharing = "headwise"
     """who has the same E: nobody; all heads of a layer; keys and values too; all layers too"""
-    frozen: bool = False
-    """leave E and F as they were drawn"""
     causal_chunk: Count | None = None
     """tokens of a segment (causal only; an extension of ours)"""
     bias: tuple[Literal["query", "key", "value", "output"], ...] = ()
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
     """dropout on the L x k weights in training"""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.projection not in LEARNED and (self.frozen or self.sharing != "headwise"):
-            raise ConfigError(
-                f"projection='{self.projection}' has no weights, so there is nothing to share or "
-                "to freeze: leave sharing='headwise' and frozen=False, or use 'linear' or 'conv'"
-            )
+    gone: ClassVar[dict[str, Any]] = {"projection": "linear", "frozen": False}
 
 
 def _one_to_one(mixer: Any) -> None:
-    """E = F = I, or windows of one token."""
-    if mixer.length_map is not None:
-        own, linear = mixer.length_map.data, mixer.options.projection == "linear"
-        own.copy_((torch.eye(LENGTH) if linear else torch.ones(1)).to(own).expand_as(own))
+    """E = F = I."""
+    own = mixer.length_map.data
+    own.copy_(torch.eye(own.shape[-1]).to(own).expand_as(own))
 
 
 def _limits(make: Make) -> list[Pair]:
     """A slot for each token is attention; so are one segment, and segments of such slots."""
     cases: dict[str, dict[str, Any]] = {
-        f"{kind} with a slot for each token": {
-            "k": LENGTH, "projection": kind, "max_length": LENGTH
-        }
-        for kind in ("linear", "mean", "max", "conv")
-    }  # fmt: skip
+        "a slot for each token": {"k": LENGTH, "max_length": LENGTH}
+    }
     if make("attention").causal:
         cases = {
-            f"segments of {size} with a slot a token": {
-                "causal_chunk": size, "k": size, "projection": "mean"
-            }
+            f"segments of {size} with a slot a token": {"causal_chunk": size, "k": size}
             for size in (LONGEST, 4)
-        }  # fmt: skip
+        }
     return are_attention("linformer", cases, _one_to_one)(make)
 
 
@@ -138,20 +111,14 @@ class Linformer(HeadMixer):
         causal=(
             {"causal_chunk": 4},
             {"causal_chunk": 3, "k": 2, "sharing": "none", "bias": ("key", "value")},
-            {"causal_chunk": 5, "k": 2, "projection": "max"},
-            {"causal_chunk": 5, "k": 3, "projection": "mean"},
-            {"causal_chunk": 4, "k": 2, "projection": "conv", "sharing": "key-value"},
+            {"causal_chunk": 4, "k": 2, "sharing": "key-value"},
             {"causal_chunk": 1},
         ),
         bidirectional=(
             {},
             {"k": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
             {"k": 5, "sharing": "key-value", "bias": ("key",)},
-            {"k": 5, "sharing": "layerwise", "frozen": True},
-            {"k": 9, "projection": "mean"},
-            {"k": 9, "projection": "max", "bias": ("value",)},
-            {"k": 9, "projection": "conv"},
-            {"k": 9, "projection": "conv", "sharing": "none"},
+            {"k": 5, "sharing": "layerwise"},
         ),
         limits=_limits,
     )
@@ -178,19 +145,13 @@ class Linformer(HeadMixer):
                 "linformer with causal_chunk cuts its own text into segments; build the mixer that "
                 "reads a context with causal=False"
             )
-        self.window = -(-self.reach // slots)
-        self.slots = slots if o.projection == "linear" else -(-self.reach // self.window)
+        self.slots = slots
         self.add_projections(o.bias)
-        self.length_map: nn.Parameter | None = None
-        if o.projection in LEARNED:
-            maps = 2 if o.sharing in ("none", "headwise") else 1
-            groups = self.heads if o.sharing == "none" else 1
-            shape = (slots, self.reach) if o.projection == "linear" else (1, self.window)
-            drawn = torch.empty(maps, groups, *shape)
-            for matrix in drawn.flatten(0, 1):
-                nn.init.xavier_uniform_(matrix, gain=1 / math.sqrt(2))
-            drawn = drawn if o.projection == "linear" else drawn.squeeze(2)
-            self.length_map = nn.Parameter(drawn, requires_grad=not o.frozen)
+        maps = 2 if o.sharing in ("none", "headwise") else 1
+        groups = self.heads if o.sharing == "none" else 1
+        self.length_map = nn.Parameter(torch.empty(maps, groups, slots, self.reach))
+        for matrix in self.length_map.data.flatten(0, 1):
+            nn.init.xavier_uniform_(matrix, gain=1 / math.sqrt(2))
 
     def _reach(self, causal: bool, max_length: int | None, chunk: int | None) -> int:
         """Columns of E."""
@@ -218,12 +179,12 @@ class Linformer(HeadMixer):
         assert isinstance(first, Linformer)
         if "layerwise" not in (self.options.sharing, first.options.sharing):
             return
-        own, theirs = (None if m.length_map is None else m.length_map.shape for m in (self, first))
+        own, theirs = tuple(self.length_map.shape), tuple(first.length_map.shape)
         if own != theirs or self.options.sharing != first.options.sharing:
             raise GeneError(
-                "sharing='layerwise' has one E for all layers, but they differ in sharing, "
-                f"projection or k: {self.options.sharing} {own} against {first.options.sharing} "
-                f"{theirs}. Give all layers the same, or use sharing='key-value'"
+                "sharing='layerwise' has one E for all layers, but they differ in sharing or k: "
+                f"{self.options.sharing} {own} against {first.options.sharing} {theirs}. Give all "
+                "layers the same, or use sharing='key-value'"
             )
         self.length_map = first.length_map
 
@@ -260,13 +221,8 @@ class Linformer(HeadMixer):
 
     def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
         """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
-        weights, kind = self.length_map, self.options.projection
-        if weights is None:
-            return self.project.one(
-                compress_reference(tokens, None, kind, self.window)[None], part
-            )[0]
-        own = weights[0 if part == "key" else -1]
-        slots = [compress_reference(tokens, weight, kind, self.window) for weight in own]
+        own = self.length_map[0 if part == "key" else -1]
+        slots = [compress_reference(tokens, weight) for weight in own]
         heads = self.project.one(torch.stack(slots), part)
         return heads[0] if len(own) == 1 else heads.diagonal().permute(2, 0, 1)
 
@@ -295,27 +251,23 @@ class Linformer(HeadMixer):
         self.check_length(keys.x.shape[1])
         keep, filled = keys.keep, None
         if keep is not None:
-            linear = self.options.projection == "linear"
-            filled = keep[:, :1].expand(-1, self.slots) if linear else keep[:, :: self.window]
-        return Slots(*self._project(keys.x, values, keep), filled)
+            filled = keep[:, :1].expand(-1, self.slots)
+        return Slots(*self._project(keys.x, values), filled)
 
-    def _project(
-        self, keys_from: Tensor, values_from: Tensor, keep: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
+    def _project(self, keys_from: Tensor, values_from: Tensor) -> tuple[Tensor, Tensor]:
         """Slots (B, H, K, D) of rows whose real tokens come first and the rest is zero."""
-        weight, how = self.length_map, (self.options.projection, self.window, keep)
-        if weight is not None and weight.shape[1] > 1:
+        weight = self.length_map
+        if weight.shape[1] > 1:
             # each head has its own E: with the channels projected first, it meets D of them alone
-            k = compress(self.project.one(keys_from, "key", biased=False), weight[:1], *how)[0]
-            v = compress(self.project.one(values_from, "value", biased=False), weight[1:], *how)[0]
+            k = compress(self.project.one(keys_from, "key", biased=False), weight[:1])[0]
+            v = compress(self.project.one(values_from, "value", biased=False), weight[1:])[0]
             return self._biased(k, "key"), self._biased(v, "value")
         if keys_from is values_from:
-            slots = compress(keys_from[:, None], weight, *how)
+            slots = compress(keys_from[:, None], weight)
             first, last = slots[0, :, 0], slots[-1, :, 0]
         else:
-            both = (None, None) if weight is None else (weight[:1], weight[-1:])
-            first = compress(keys_from[:, None], both[0], *how)[0, :, 0]
-            last = compress(values_from[:, None], both[1], *how)[0, :, 0]
+            first = compress(keys_from[:, None], weight[:1])[0, :, 0]
+            last = compress(values_from[:, None], weight[-1:])[0, :, 0]
         return self.project.one(first, "key"), self.project.one(last, "value")
 
     def _biased(self, heads: Tensor, part: str) -> Tensor:

@@ -1,5 +1,5 @@
-"""Tokens of a length into slots: by a matrix, by means, by maxima, by a filter that moves on; and
-the causal extension, segments that see themselves and slots of earlier ones.
+"""Tokens of a length into slots, and the causal extension: segments that see themselves and slots
+of earlier ones.
 
 Letters: B batch, G groups of heads, S tokens, C channels, P one or two projections (keys, values);
 H heads, N segments of c tokens, K slots of a segment, D channels of a head.
@@ -8,7 +8,7 @@ H heads, N segments of c tokens, K slots of a segment, D channels of a head.
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import torch
 import torch.nn.functional as F
@@ -28,8 +28,6 @@ from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.engines.sparse.patterns import Blocks, Columns
 from everyformer.engines.sparse.plan import SparsePlan
 
-Projection = Literal["linear", "mean", "max", "conv"]
-LEARNED = ("linear", "conv")
 AT_ONCE = 1024
 """tokens up to which all scores of segments are made at once: there calls cost more than scores"""
 
@@ -45,36 +43,15 @@ class Slots(NamedTuple):
     """(B, K) bool, which are made of a real token; None: all"""
 
 
-def compress(
-    x: Tensor, weight: Tensor | None, kind: Projection, window: int, keep: Tensor | None = None
-) -> Tensor:
+def compress(x: Tensor, weight: Tensor) -> Tensor:
     """Slots of tokens, all at once and in float32 at least: (P, B, G, slots, C) in x's dtype.
 
     Args:
-        x: (B, G, S, C), zero where nothing is real. weight: (P, G, k, n >= S) or, of a
-            convolution, (P, G, window); None of means and maxima (P = 1).
-        window: tokens of a slot, where the kind has windows; their number is ceil(S / window).
-        keep: (B, S) bool, a prefix of True in every row.
+        x: (B, G, S, C), zero where nothing is real. weight: (P, G, k, n >= S).
     """
     with full_precision(x):
         wide = widened(x)
-        if kind == "linear":
-            assert weight is not None
-            return (_columns(weight, x.shape[2]).to(wide.dtype)[:, None] @ wide).to(x.dtype)
-        if kind == "max" and keep is not None:
-            wide = wide.masked_fill(~keep[:, None, :, None], -math.inf)
-        padding = -x.shape[2] % window
-        filler = -math.inf if kind == "max" else 0.0
-        cut = F.pad(wide, (0, 0, 0, padding), value=filler).unflatten(2, (-1, window))
-        if kind == "conv":
-            assert weight is not None
-            return (weight.to(wide.dtype)[:, None, :, None, None] @ cut).squeeze(-2).to(x.dtype)
-        if kind == "max":
-            top = cut.amax(3)
-            return top.masked_fill(top == -math.inf, 0)[None].to(x.dtype)
-        real = keep if keep is not None else x.new_ones(1, x.shape[2], dtype=torch.bool)
-        count = F.pad(real, (0, padding)).unflatten(1, (-1, window)).sum(2).clamp(min=1)
-        return (cut.sum(3) / count[:, None, :, None])[None].to(x.dtype)
+        return (_columns(weight, x.shape[2]).to(wide.dtype)[:, None] @ wide).to(x.dtype)
 
 
 def _columns(weight: Tensor, count: int) -> Tensor:
@@ -85,23 +62,9 @@ def _columns(weight: Tensor, count: int) -> Tensor:
     return weight[..., :count]
 
 
-def compress_reference(x: Tensor, weight: Tensor | None, kind: Projection, window: int) -> Tensor:
-    """The slots (slots, C) of tokens ``x`` (S, C) of one row, one slot at a time.
-
-    ``weight`` is E (k, n >= S), the filter (window,) of a convolution, or None.
-    """
-    if kind == "linear":
-        assert weight is not None
-        return torch.stack([(row[: len(x), None] * x).sum(0) for row in weight])
-    slots = []
-    for first in range(0, len(x), window):
-        tokens = x[first : first + window]
-        if kind == "conv":
-            assert weight is not None
-            slots.append((weight[: len(tokens), None] * tokens).sum(0))
-        else:
-            slots.append(tokens.mean(0) if kind == "mean" else tokens.amax(0))
-    return torch.stack(slots)
+def compress_reference(x: Tensor, weight: Tensor) -> Tensor:
+    """The slots (slots, C) of tokens ``x`` (S, C) of one row by E (k, n >= S), one at a time."""
+    return torch.stack([(row[: len(x), None] * x).sum(0) for row in weight])
 
 
 def linformer_reference(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Reformer's attention: tokens are sorted by a hash of their queries, and see those sorted near.
 
-    q_i = k_i = W_qk x_i (one projection),  v_i = W_v x_i,   s_ij = c q_i . k_j / |k_j|
+    q_i = k_i = W_qk x_i (one projection),  v_i = W_v x_i,   s_ij = q_i . k_j / |k_j|
     b_i^r = h_r(q_i), r = 1 .. n_r        (`engines.content.hashing`), R_r anew at every pass
     round r: tokens sorted by (b^r, i) and cut into chunks of C; a chunk sees itself, the chunk
     before it and, both ways, the one after
@@ -8,8 +8,8 @@
 
 N_ij counts how often the rounds show j to i; with ``once`` it is 1 instead, the union of sets that
 the paper means (published code leaves this out). A token sees itself only if it sees nothing else:
-o_i = v_i. Symbols: n_r = ``rounds``, C = ``chunk``, c = ``scale`` (1: as in trax and Hugging Face,
-where keys are divided twice; 1/sqrt(D): lucidrains' reformer-pytorch).
+o_i = v_i. Symbols: n_r = ``rounds``, C = ``chunk``. Scores have no factor, as in trax and Hugging
+Face, where keys are divided twice.
 
 Cost: O(n_r L C D) time and O(n_r L D) memory, beside O(n_r L log L) for the sort. State: q, v and
 buckets of all tokens seen.
@@ -39,7 +39,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.parts import start
-from everyformer.core.bounds import Affects, Bounds, Count, Dropout, Positive
+from everyformer.core.bounds import Affects, Bounds, Count, Dropout
 from everyformer.core.choices import choose
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
@@ -89,15 +89,14 @@ class ReformerOptions(Options):
     """what the first chunk of a round sees before it: nothing, or the round before (published)"""
     once: bool = False
     """count a key once however many rounds show it"""
-    scale: Positive = 1.0
-    """c, on the scores"""
-    redraw: Annotated[bool, Affects("nothing")] = True
-    """new rotations at every training pass; False: those of evaluation"""
     decode: Annotated[Literal["exact", "bucket"], Affects("results")] = "exact"
     """what new tokens of a state see: see the text"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    gone: ClassVar[dict[str, Any]] = {"look_back": 1, "look_ahead": None, "across_buckets": True}
+    gone: ClassVar[dict[str, Any]] = {
+        "look_back": 1, "look_ahead": None, "across_buckets": True, "redraw": True,
+        "scale": 1.0,
+    }  # fmt: skip
 
 
 @state
@@ -155,7 +154,7 @@ class Reformer(HeadMixer):
         variants=(
             {"chunk": 4, "rounds": 2},
             {"chunk": 4, "rounds": 3, "wrap": "circular"},
-            {"chunk": 4, "rounds": 3, "once": True, "scale": 0.5},
+            {"chunk": 4, "rounds": 3, "once": True},
             {"chunk": 3, "rounds": 2, "once": True, "wrap": "circular", "buckets": (4, 2)},
             {},
         ),
@@ -178,9 +177,8 @@ class Reformer(HeadMixer):
             self.leaks = LEAKS
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
-        rounds = max(self.rounds, o.rounds)
         self.rotations = seeded_rotations(
-            0, self.heads, rounds, self.head_dim, columns(self.factors)
+            0, self.heads, self.rounds, self.head_dim, columns(self.factors)
         )
         self.query_key = nn.Linear(self.width, self.channels, bias=False)
         self.value = nn.Linear(self.width, self.channels, bias=False)
@@ -214,8 +212,7 @@ class Reformer(HeadMixer):
         qk, v = self._project(text.x)
         rotations = self.rotations[:, : self.rounds].to(qk)
         buckets = lsh_buckets_reference(qk.detach(), rotations, self.factors)
-        scale = self.options.scale
-        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern, scale=scale))
+        return self.merge(lsh_attention_reference(qk, v, buckets, self.pattern))
 
     def empty_state(self, batch: int, **like: Any) -> ReformerState:
         cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
@@ -235,11 +232,10 @@ class Reformer(HeadMixer):
 
     def _rotations(self, fixed: bool, like: Tensor) -> Tensor:
         """(H, rounds, D, columns): those of the seed, or new ones."""
-        if not fixed and self.options.redraw:
+        if not fixed:
             shape = (self.heads, self.options.rounds, *self.rotations.shape[2:])
             return torch.randn(shape, device=like.device)
-        rounds = self.rounds if fixed else self.options.rounds
-        return self.rotations[:, :rounds].to(like.device)
+        return self.rotations[:, : self.rounds].to(like.device)
 
     def _hash(self, qk: Tensor) -> Tensor:
         """Buckets by the rotations of the seed."""
@@ -247,7 +243,7 @@ class Reformer(HeadMixer):
 
     def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
         o = self.options
-        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
+        how: dict[str, Any] = {"keep": keep}
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
@@ -271,7 +267,7 @@ class Reformer(HeadMixer):
         last = torch.arange(length - count, length, device=qk.device)
         if o.decode == "bucket":
             return self._by_bucket(after, last)
-        how: dict[str, Any] = {"keep": keep, "scale": o.scale}
+        how: dict[str, Any] = {"keep": keep}
         if length <= o.chunk:
             return dense_attention(cache.keys, cache.values, pattern, **how)[:, :, -count:]
         rows = sorted_rows(cache.keys, cache.values, after.buckets, pattern, **how)
@@ -296,7 +292,7 @@ class Reformer(HeadMixer):
             -1, best.indices, best.values >= 0
         )
         of_queries, visible = keys[:, :, last], Visibility(mask=chosen)
-        y = softmax_attention(of_queries, keys_of(keys), values, visible, scale=o.scale)
+        y = softmax_attention(of_queries, keys_of(keys), values, visible, scale=1.0)
         return torch.where(chosen.any(-1, keepdim=True), y, values[:, :, last])
 
 

@@ -40,7 +40,6 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
-from everyformer.core.trials import LENGTH, LONGEST, Trials, are_attention
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse.patterns import (
     Blocks,
@@ -62,16 +61,9 @@ from everyformer.engines.sparse.random_blocks import (
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.base import Rows, largest
+from everyformer.genes.mixers.bigbird.trials import TRIALS
 from everyformer.genes.mixers.patterned import Heads, PatternAttention, PatternOptions, Weigh
 
-LIMITS: dict[str, dict[str, Any]] = {
-    "a window of all blocks": {
-        "block_size": 2, "window_blocks": 2 * LENGTH + 1, "random_blocks": 0
-    },
-    "one block": {"block_size": LONGEST},
-    "all blocks global": {"block_size": 2, "global_blocks": tuple(range(LENGTH // 2 + 1))},
-    "all blocks drawn": {"block_size": 2, "random_blocks": LENGTH, "global_blocks": ()},
-}  # fmt: skip
 MOST_GLOBAL = 1 << 20
 """global tokens, which plans list one by one"""
 SEEDS = 2**31
@@ -103,24 +95,6 @@ class BigBirdOptions(PatternOptions):
 
 SMALL = {"block_size": 4, "random_blocks": 2}
 """blocks of pictures"""
-
-
-TRIALS = Trials(
-    variants=(
-        {},
-        {"block_size": 3, "random_blocks": 1, "bias": ("query", "key", "value", "output")},
-        {"block_size": 2, "random_blocks": 2, "backend": "blocked", "global_blocks": (1,)},
-        {"block_size": 3, "random_blocks": 2, "window_blocks": 1, "position": "rope", "seed": 4},
-        {"block_size": 4, "random_blocks": 0, "position": "alibi"},
-        {"block_size": 2, "random_blocks": 3, "random": "release", "global_blocks": ()},
-    ),
-    bidirectional=(
-        {"block_size": 2, "random_blocks": 2, "form": "etc", "extra_tokens": 3},
-        {"block_size": 3, "random_blocks": 1, "random": "zeros", "dense_blocks": 3},
-        {"block_size": 2, "random_blocks": 1, "global_blocks": (0, 2, -1, -2), "dense_blocks": 4},
-    ),
-    limits=are_attention("bigbird", LIMITS),
-)
 
 
 @MIXERS.register("bigbird")
