@@ -18,7 +18,7 @@ from everyformer.core.errors import ConfigError, PluginError, UnknownNameError
 from everyformer.core.explained import field_docs
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.config import GROUPS
-from everyformer.data.kind import Kind, Request, TextFiles
+from everyformer.data.kind import Request, TextFiles
 from everyformer.data.load import KINDS, recognised
 from everyformer.data.tokenizers.plain import ByteTokenizer
 
@@ -155,15 +155,20 @@ FILES = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+def test_each_kind_has_a_source() -> None:
+    assert [*SOURCES] == [*(home.partition(":")[2] for home, _ in KINDS), "Text"]
+
+
+@pytest.mark.parametrize("name", SOURCES)
 def test_each_kind_refuses_the_options_that_it_does_not_read(
-    kind: type[Kind], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(write(tmp_path, FILES))
-    options = SOURCES[kind.__name__]
+    options = SOURCES[name]
     with Request(DataConfig(**options)) as request:
         data = recognised(request)
-        assert type(data) is kind
+    kind = type(data)
+    assert kind.__name__ == name
     task = data.task if isinstance(data, TextFiles) else None
     for group in {group for group in GROUPS if group.elsewhere} - {*kind.reads}:
         option = REFUSED[group.__name__]
@@ -310,3 +315,18 @@ def test_a_built_in_is_read_before_what_lies_here_and_says_so(
     data = load_dataset(config)
     assert data.split == f"the built-in 'copy' is read, not what lies here as ./copy; {plain.split}"
     assert data.fingerprint == plain.fingerprint
+
+
+@pytest.mark.full("a process that imports torch")
+def test_a_text_reads_no_room_of_pictures_or_episodes(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a warm tree " * 400, encoding="utf-8")
+    code = (
+        "import sys; from everyformer.data import DataConfig, load_dataset\n"
+        "load_dataset(DataConfig(source='a.txt', length=8, cache='cache'))\n"
+        "print([m for m in sys.modules if m.startswith('everyformer.data.')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    rooms = ("images", "arrays", "episodes", "parallel", "labelled", "builtin'")
+    assert [room for room in rooms if f"everyformer.data.{room}" in done.stdout] == []

@@ -39,10 +39,9 @@ from everyformer.data.options import (
     RowOptions,
     TableOptions,
 )
-from everyformer.data.sources import Source
+from everyformer.data.sources import ARRAYS, Source
 from everyformer.data.text import TextDataset
 
-SUFFIXES = {".npy", ".npz"}
 FEW = 20
 """different whole numbers up to which they are taken for classes, where no task is said"""
 
@@ -83,7 +82,7 @@ class Arrays(Kind):
     @classmethod
     def recognises(cls, request: Request) -> bool:
         entries = request.source.entries
-        return len(entries) == 1 and entries[0].suffix in SUFFIXES
+        return len(entries) == 1 and entries[0].suffix in ARRAYS
 
     def check(self) -> None:
         super().check()

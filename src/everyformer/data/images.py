@@ -40,11 +40,9 @@ from everyformer.data.options import (
 from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_among
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import spread
-from everyformer.data.sources import Entry, Source, open_source
+from everyformer.data.sources import PICTURES, Entry, Source, open_source
 from everyformer.data.table import TABLES
 from everyformer.system.memory import check_memory
-
-SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -197,7 +195,7 @@ class Pictures(Kind):
     def recognises(cls, request: Request) -> bool:
         """True where most files that are no tables or notes are pictures."""
         entries = without_notes(request.source.entries)
-        pictures = sum(entry.suffix in SUFFIXES for entry in entries)
+        pictures = sum(entry.suffix in PICTURES for entry in entries)
         tables = sum(entry.suffix in TABLES for entry in entries)
         return pictures > (len(entries) - tables) / 2 and pictures > tables
 
@@ -211,7 +209,7 @@ class Pictures(Kind):
     @cached_property
     def pictures(self) -> list[Entry]:
         """The files that are pictures."""
-        return [entry for entry in self.request.source.entries if entry.suffix in SUFFIXES]
+        return [entry for entry in self.request.source.entries if entry.suffix in PICTURES]
 
     @cached_property
     def task(self) -> str:
@@ -276,7 +274,7 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
         DataError: there are no pictures, or one has another size.
     """
     with open_source(path) as source:
-        entries = [entry for entry in source.entries if entry.suffix in SUFFIXES][:most]
+        entries = [entry for entry in source.entries if entry.suffix in PICTURES][:most]
         if not entries:
             raise DataError(f"'{path}' holds no pictures; give a .png or .jpg, a folder or a zip")
         read: list[np.ndarray] = []

@@ -1,24 +1,22 @@
 """`load_dataset`: the data that a request names, by the first kind that recognises it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isabstract
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plugins import loaded, offer_of, own_classes
-from everyformer.data.arrays import Arrays
-from everyformer.data.builtin import BuiltIn
+from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.episodes import Episodes
-from everyformer.data.images import Pictures
 from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
-from everyformer.data.labelled import LabelledText
 from everyformer.data.masking import masked
 from everyformer.data.options import MaskOptions, PackingOptions, ParallelOptions
-from everyformer.data.parallel import ParallelText
+from everyformer.data.sources import ARRAYS, PICTURES
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
+from everyformer.system.files import expanded, is_address
 
 
 class Text(TextFiles):
@@ -54,34 +52,49 @@ class Text(TextFiles):
         return masked(text, self.config) if self.does.predicts == "hidden" else text
 
 
-KINDS: tuple[type[Kind], ...] = (
-    BuiltIn,
-    Episodes,
-    Arrays,
-    Pictures,
-    ParallelText,
-    LabelledText,
-    Text,
+def _may_be_episodes(request: Request) -> bool:
+    path = expanded(request.config.source) if not is_address(request.config.source) else None
+    there = path is not None and (path.is_dir() or path.suffix == ".npz")
+    return there or ":" in request.config.source or all(task.acts for task in request.tasks)
+
+
+def _holds(suffixes: Collection[str]) -> Callable[[Request], bool]:
+    return lambda request: any(entry.suffix in suffixes for entry in request.source.entries)
+
+
+KINDS: tuple[tuple[str, Callable[[Request], bool]], ...] = (
+    ("builtin:BuiltIn", lambda request: request.config.source in BUILTINS),
+    ("episodes:Episodes", _may_be_episodes),
+    ("arrays:Arrays", _holds(ARRAYS)),
+    ("images:Pictures", _holds(PICTURES)),
+    ("parallel:ParallelText", lambda request: request.text_task.reads == "parallel text"),
+    ("labelled:LabelledText", lambda request: request.text_task.reads == "labelled text"),
 )
-"""Every kind of data of this library, in the order in which they look at a source."""
+"""Kinds of this library, in the order in which they look at a source, each with what must hold of
+the data before its file is read: what they are for is read by those alone who have it. All others
+are `Text`."""
 
 
-def kinds() -> list[type[Kind]]:
-    """Every kind, those of the user and of other packages first.
+def kinds(request: Request) -> Iterator[type[Kind]]:
+    """Every kind that the data may be of, those of the user and of other packages first.
 
     Raises:
         PluginError: one of another package cannot be imported.
         ConfigError: it is no `Kind`, or lacks something; both name the package.
     """
-    offered: list[type[Kind]] = []
+    yield from own_classes("data").values()
     for entry in sorted(entry_points(group="everyformer.data"), key=lambda entry: entry.name):
         kind = loaded(entry, "kind of data")
         whole = isinstance(kind, type) and issubclass(kind, Kind) and not isabstract(kind)
         if not whole or not hasattr(kind, "name"):
             offer = offer_of(entry, "kind of data")
             raise ConfigError(f"{offer} is no `Kind` with a name and all methods, but {kind!r}")
-        offered.append(kind)
-    return [*own_classes("data").values(), *offered, *KINDS]
+        yield kind
+    for home, may_be in KINDS:
+        if may_be(request):
+            module, _, name = home.partition(":")
+            yield getattr(import_module(f"{__package__}.{module}"), name)
+    yield Text
 
 
 def recognised(request: Request) -> Kind:
@@ -90,7 +103,7 @@ def recognised(request: Request) -> Kind:
     Raises:
         ConfigError, DataError: see `load_dataset`.
     """
-    data = next(kind for kind in kinds() if kind.recognises(request))(request)
+    data = next(kind for kind in kinds(request) if kind.recognises(request))(request)
     data.check()
     return data
 

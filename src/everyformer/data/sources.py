@@ -41,6 +41,9 @@ SMALL_ZIP = 100 << 20
 HIGHEST_RATIO = 200
 """Unpacked bytes for each byte of a zip that are still believed; text reaches about 10."""
 
+ARRAYS = {".npy", ".npz"}
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
+"""endings of files of arrays, and of pictures"""
 PACKED = ".gz"
 LITTER = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
 
