@@ -10,7 +10,7 @@ from everyformer.cli import main
 from helpers import overridden
 
 SIZES = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
-Said = tuple[int, str, str]
+Given = tuple[int, str, str]
 """exit code, stdout, stderr"""
 
 
@@ -22,10 +22,10 @@ def corpus(words: int = 1500) -> str:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., Given]:
     """Run a command line; no traceback may ever show."""
 
-    def run(*words: str) -> Said:
+    def run(*words: str) -> Given:
         capsys.readouterr()
         code = main(words)
         out, err = capsys.readouterr()
@@ -36,7 +36,7 @@ def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
 
 
 @pytest.fixture
-def refused(say: Callable[..., Said]) -> Callable[..., str]:
+def refused(say: Callable[..., Given]) -> Callable[..., str]:
     """Run a command line that must be refused, and give its one sentence."""
 
     def run(*words: str, code: int = 2) -> str:
@@ -60,7 +60,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def trained(tree: Path, say: Callable[..., Said]) -> Callable[..., Path]:
+def trained(tree: Path, say: Callable[..., Given]) -> Callable[..., Path]:
     """Train a member for three steps and give the run's directory."""
 
     def run(member: str = "gmlp", *words: str) -> Path:

@@ -10,7 +10,7 @@ import pytest
 from everyformer.comparison.files import RECORD
 from everyformer.system.sealed import write_json
 
-Said = tuple[int, str, str]
+Given = tuple[int, str, str]
 SIZES = ("--width", "8", "--layers", "1", "--heads", "2", "--steps", "8", "--batch", "2")
 SIZES += ("--length", "8", "--sequences", "1")
 RUNS = {"a0": ("--seed", "0"), "a1": ("--seed", "1"), "b0": ("--memory.slots", "0")}
@@ -36,7 +36,7 @@ def there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
-    say: Callable[..., Said], tmp_path: Path
+    say: Callable[..., Given], tmp_path: Path
 ) -> None:
     words = ("show", "a0", "curves", "--others", "a1", "b0", "--out", str(tmp_path))
     code, out, err = say(*words, "--json")
@@ -70,7 +70,7 @@ def test_what_has_no_curves_is_refused(
     assert said in refused("show", *words)
 
 
-def test_a_saved_model_has_no_curve(refused: Callable[..., str], say: Callable[..., Said]) -> None:
+def test_a_saved_model_has_no_curve(refused: Callable[..., str], say: Callable[..., Given]) -> None:
     shutil.rmtree("saved")
     assert say("convert", "a0", "--to", "ours", "--out", "saved")[0] == 0
     assert "saved is a saved model, which does not know how" in refused("show", "saved", "curves")

@@ -13,8 +13,8 @@ from everyformer.cli.names import spelled
 from everyformer.cli.parsing import VerbOptions
 from everyformer.cli.run_options import read_run
 from everyformer.comparison.config import CompareConfig
-from everyformer.core.config import Said
 from everyformer.core.errors import GeneError
+from everyformer.core.given import Given
 from everyformer.data import load_dataset
 from everyformer.training.spec import RunSpec, described, model_config, resolve
 
@@ -32,7 +32,7 @@ def test_so_does_a_value_of_a_file_and_one_in_python(tmp_path: Path) -> None:
     file = tmp_path / "run.json"
     file.write_text(json.dumps(values), encoding="utf-8")
     from_file = read_run(["--config", str(file)])[0].options("seq2seq").spec()
-    assert from_file == resolve(RunSpec, [Said(values)], "seq2seq")
+    assert from_file == resolve(RunSpec, [Given(values)], "seq2seq")
     assert from_file.model.label_smoothing == 0.0
 
 
@@ -103,7 +103,7 @@ def text(tmp_path: Path) -> str:
 
 def run_of(text: str, **more: Any) -> RunSpec:
     values = {"member": "attention", "data": {"source": text, "length": 8}, **more}
-    return resolve(RunSpec, [Said(values)])
+    return resolve(RunSpec, [Given(values)])
 
 
 def test_the_mixer_that_is_split_by_heads_keeps_its_options(text: str) -> None:

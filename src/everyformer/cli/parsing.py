@@ -26,8 +26,9 @@ from everyformer.cli.flags import (
 )
 from everyformer.cli.messages import answer_with, refuse_files
 from everyformer.cli.names import MATTER, as_in_file, full_name, nearest_flags
-from everyformer.core.config import NoneWord, Options, Said, converted, to_dict
+from everyformer.core.config import NoneWord, Options, converted, to_dict
 from everyformer.core.errors import ConfigError, Spelled, unknown
+from everyformer.core.given import Given
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
@@ -102,7 +103,7 @@ class Line(Generic[C]):
         self.words = [word for word in words if not (self.whole and word == ALL)]
         table = {} if path is None else _read_config(path)
         try:
-            self.file = Said(in_full(kind, table), file=path)
+            self.file = Given(in_full(kind, table), file=path)
         except ConfigError as error:
             raise Spelled(f"{path}: {error}") from error
 
@@ -131,7 +132,7 @@ class Line(Generic[C]):
         """The words without a flag, before all are read."""
         return arrange(self.words, FlagGroup(default or unset(self.kind)).flags(), self.names)[0]
 
-    def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Said]:
+    def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Given]:
         """Options that the file and the line say, the line's last.
 
         Args:
@@ -156,7 +157,7 @@ class Line(Generic[C]):
         if others:
             self._refuse(others[0], flags)
         flagged = {named_flag(word, flags) for word in rest if is_flag(word)}
-        return [*below, Said(group.said(values, flagged), "--")]
+        return [*below, Given(group.said(values, flagged), "--")]
 
     def parse(self, about: str, examples: Sequence[str], default: C | None = None) -> C:
         """The options of the verb; arguments and errors as of `read`."""
@@ -170,7 +171,7 @@ class Line(Generic[C]):
             raise Finished
         return options
 
-    def _below(self, default: C) -> list[Said]:
+    def _below(self, default: C) -> list[Given]:
         """The file, and the alternatives that flags name for genes: they decide which flags there
         are."""
         if getattr(self.kind, "choices_in", None) is None:
@@ -188,7 +189,7 @@ class Line(Generic[C]):
             for gene, name in flagged.items()
             if name is not None
         }
-        return [self.file, Said(names)]
+        return [self.file, Given(names)]
 
     def _values(
         self, group: FlagGroup, words: list[str], about: str, examples: Sequence[str]
@@ -256,7 +257,7 @@ def parse(
     return Line(kind, words, verb, names).parse(**how)
 
 
-def over(options: C, every: Sequence[Said]) -> C:
+def over(options: C, every: Sequence[Given]) -> C:
     """``options`` with what was said in their place, later said before earlier."""
     for one in every:
         options = one.over(options)

@@ -14,8 +14,9 @@ from everyformer import family
 from everyformer.cli.messages import refuse_files
 from everyformer.cli.parsing import Line, VerbOptions
 from everyformer.cli.proposals import propose
-from everyformer.core.config import Choice, NoOptions, Said, from_dict, part_of
+from everyformer.core.config import Choice, NoOptions, from_dict, part_of
 from everyformer.core.errors import CheckpointError, ConfigError, unknown
+from everyformer.core.given import Given
 from everyformer.core.plugins import allow_model
 from everyformer.core.wording import listed
 from everyformer.family import info
@@ -60,10 +61,10 @@ class TrainOptions(VerbOptions, RunSpec):
 
 
 @dataclass(frozen=True)
-class SaidRun:
+class GivenRun:
     """A run as the words and their config file say it."""
 
-    said: Sequence[Said]
+    said: Sequence[Given]
     base: RunSpec | None = None
     """the run that is resumed or started from, whose options hold where nothing is said"""
 
@@ -74,7 +75,7 @@ class SaidRun:
 
 def read_run(
     words: Sequence[str], typed: Sequence[str] | None = None
-) -> tuple[SaidRun, TrainOptions]:
+) -> tuple[GivenRun, TrainOptions]:
     """The words of a run, and its options as long as nothing is known of the data.
 
     The member, wherever it is named, decides which options there are, and so do the alternatives
@@ -104,9 +105,9 @@ def read_run(
     if member is None:
         about += " `everyformer train MEMBER --help all` has that member's own too."
     else:
-        first = Said({"member": member, "task": line.peek("task")})
-        default = SaidRun([first], base).options()
-    run = SaidRun(line.read(about, EXAMPLES, default), base)
+        first = Given({"member": member, "task": line.peek("task")})
+        default = GivenRun([first], base).options()
+    run = GivenRun(line.read(about, EXAMPLES, default), base)
     return run, line.printed(run.options())
 
 

@@ -25,7 +25,7 @@ from typing import (
 )
 
 from everyformer.core.bounds import Affects, Bounds, Condition
-from everyformer.core.errors import ConfigError, Spelled, nearest
+from everyformer.core.errors import ConfigError, nearest
 
 C = TypeVar("C")
 
@@ -245,30 +245,6 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
 def part_of(kind: type[C], options: Any) -> C:
     """The options of ``kind`` among those of a class that has more."""
     return kind(**{f.name: getattr(options, f.name) for f in dataclasses.fields(kind)})  # type: ignore[arg-type]
-
-
-@dataclasses.dataclass(frozen=True)
-class Said:
-    """Options that were given in one place, as nested plain values by field."""
-
-    values: dict[str, Any]
-    where: str = ""
-    """before their names in refusals: -- of flags"""
-    file: str | None = None
-    """the config file, if they were read from one"""
-
-    def over(self, base: C) -> C:
-        """``base`` with these options in place of its own.
-
-        Raises:
-            ConfigError: see `from_dict`; that of a file names it.
-        """
-        try:
-            return from_dict(type(base), self.values, self.where, base)
-        except ConfigError as error:
-            if self.file is None:
-                raise
-            raise Spelled(f"{self.file}: {error}") from error
 
 
 def _chosen(value: Any, where: str, base: Choice) -> Choice:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from everyformer.core.errors import ConfigError
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
 from everyformer.system.memory import check_memory
@@ -24,8 +25,14 @@ def check_footprint(
     every token that a slice reads. A real step takes several times as much.
 
     Raises:
+        ConfigError: a process has fewer rows than slices.
         ResourceError: it is more than what is free (on CPUs; others raise by themselves).
     """
+    if config.batch < config.accumulate * world.size:
+        raise ConfigError(
+            f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
+            f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
+        )
     if world.device.type != "cpu":
         return
     trained = [weight for weight in model.parameters() if weight.requires_grad]

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, DivergedError, UnsupportedError
+from everyformer.core.errors import UnsupportedError
 from everyformer.core.plugins import command
 from everyformer.core.twins import seed_of
 from everyformer.data.batch import Batch
@@ -49,6 +49,7 @@ from everyformer.training.step import (
     Backward,
     backward,
     carry_of,
+    checkpoint_activations,
     count_operations,
     positions,
     seed_step,
@@ -120,11 +121,6 @@ class _Job:
         show: bool,
         warm_up: int,
     ) -> None:
-        if config.batch < config.accumulate * world.size:
-            raise ConfigError(
-                f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
-                f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
-            )
         check_stages(config.stages, model, dataset)
         weigh_classes(model, dataset, config)
         check_footprint(model, dataset, config, world)
@@ -137,10 +133,7 @@ class _Job:
         self.records = Records(run, world)
         self.model.to(world.device).train()
         if config.checkpoint_activations:
-            enable: Any = getattr(model, "enable_checkpointing", None)
-            if enable is None:
-                raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
-            enable()
+            checkpoint_activations(model)
         self.carry = carry_of(model, dataset, world)
         self.state = TrainingState()
         self.show, self.warm_up = show and world.first, warm_up
@@ -157,11 +150,7 @@ class _Job:
         self.speed = Speed(self.state, self.warm_up)
         timed = records.path is None and self.config.budget[0] != "flops"
         self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)
-        # a comparison's trainings lie in MEMBER-seedN/run
-        path = records.path
-        if path is not None and path.name == "run":
-            path = path.parent
-        label = self.dataset.name if path is None else path.name
+        label = records.name or self.dataset.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
         # what is part of a comparison goes on with it, and another program has words of its own
         self.again: str | None = None
@@ -268,7 +257,9 @@ class _Job:
         with narrowed(self.model, self.pieces):
             losses = self._gradient(batch, counted)
         norm = clip_gradients(self.model.parameters(), config.clip)
-        self._check_finite({**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}")
+        self.records.check_finite(
+            {**losses, "norm of the gradient": norm}, f"in step {state.steps + 1}"
+        )
         self.optimiser.step()
         settle: Any = getattr(self.model, "end_step", None)
         if settle is not None:
@@ -382,23 +373,12 @@ class _Job:
         if result is not None:
             if not math.isfinite(result["loss"]):
                 self.records.forget(self.state.steps)
-            self._check_finite({"loss": result["loss"]}, f"in the evaluation at {self.state.steps}")
+            self.records.check_finite(
+                {"loss": result["loss"]}, f"in the evaluation at {self.state.steps}"
+            )
             self.records.write({"step": self.state.steps, "evaluation": result})
             self.progress.say(f"step {self.state.steps}: {in_words(result)}")
         return result
-
-    def _check_finite(self, values: dict[str, float], where: str) -> None:
-        broken = next((name for name, value in values.items() if not math.isfinite(value)), None)
-        if broken is None:
-            return
-        newest = self.records.newest()
-        last = (
-            "no checkpoint was saved" if newest is None else f"the last good checkpoint is {newest}"
-        )
-        raise DivergedError(
-            f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
-            f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
-        )
 
     def _should_stop(self) -> bool:
         """True if any process was asked to; all agree, so that they stop after the same step."""

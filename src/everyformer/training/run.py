@@ -7,6 +7,7 @@ config.json  environment.json  metrics.jsonl  checkpoints/  (TensorBoard's files
 
 from __future__ import annotations
 
+import math
 import shutil
 import sys
 import tempfile
@@ -18,7 +19,7 @@ from filelock import FileLock, Timeout
 from torch import nn
 
 from everyformer.core.config import Options, differences, to_dict
-from everyformer.core.errors import CheckpointError, ConfigError, UnsavedError
+from everyformer.core.errors import CheckpointError, ConfigError, DivergedError, UnsavedError
 from everyformer.core.plugins import digests
 from everyformer.data.dataset import Dataset
 from everyformer.system.files import empty, expanded, visible_files
@@ -195,6 +196,13 @@ class Records:
         self._begun_at: Path | None = None
         self.changed: list[str] = []
 
+    @property
+    def name(self) -> str | None:
+        """The run's folder; a comparison's trainings lie in MEMBER-seedN/run."""
+        if self.path is None:
+            return None
+        return self.path.parent.name if self.path.name == "run" else self.path.name
+
     def find(self, state: TrainingState, values: dict[str, Any], kind: type[Options]) -> None:
         """Fill ``state`` from the newest whole checkpoint, if one was saved.
 
@@ -310,6 +318,24 @@ class Records:
         self.finish()
         if self._log is not None and self._run is not None and self._saved == step:
             self._run.forget(checkpoint_path(self._run.checkpoints, step))
+
+    def check_finite(self, values: dict[str, float], where: str) -> None:
+        """Refuse a loss or a gradient that is not finite.
+
+        Raises:
+            DivergedError: names the last good checkpoint.
+        """
+        broken = next((name for name, value in values.items() if not math.isfinite(value)), None)
+        if broken is None:
+            return
+        newest = self.newest()
+        last = (
+            "no checkpoint was saved" if newest is None else f"the last good checkpoint is {newest}"
+        )
+        raise DivergedError(
+            f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
+            f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
+        )
 
     def newest(self) -> Path | None:
         """The newest checkpoint of the run, if there is one."""

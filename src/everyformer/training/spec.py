@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from everyformer.core.config import Choice, Options, Said, field_types, from_dict, part_of, to_dict
+from everyformer.core.config import Choice, Options, field_types, from_dict, part_of, to_dict
 from everyformer.core.errors import ConfigError
+from everyformer.core.given import Given
 from everyformer.core.twins import seed_of
 from everyformer.data.config import DataConfig
 from everyformer.family import info
@@ -76,7 +77,7 @@ R = TypeVar("R", bound=RunSpec)
 
 
 def resolve(
-    kind: type[R], said: Sequence[Said], task: str | None = None, base: RunSpec | None = None
+    kind: type[R], said: Sequence[Given], task: str | None = None, base: RunSpec | None = None
 ) -> R:
     """Run that was said, every option of it decided.
 
@@ -96,14 +97,14 @@ def resolve(
     return run
 
 
-def _row(said: Sequence[Said], task: str | None) -> RunSpec:
+def _row(said: Sequence[Given], task: str | None) -> RunSpec:
     """The row of the member that was said; a task that it lacks is refused once data are known."""
     member = str(_last(said, "member"))
     task = task or _last(said, "task")
     return preset(member, task if task in info(member).tasks else None)
 
 
-def _last(said: Sequence[Said], *path: str) -> Any:
+def _last(said: Sequence[Given], *path: str) -> Any:
     """The value of an option that was given last; None: it was not."""
     for one in reversed(said):
         value: Any = one.values

@@ -115,6 +115,18 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
         weigh(None)
 
 
+def checkpoint_activations(model: nn.Module) -> None:
+    """Let a model keep each layer's input alone for the backward pass.
+
+    Raises:
+        ConfigError: it has no blocks.
+    """
+    enable: Any = getattr(model, "enable_checkpointing", None)
+    if enable is None:
+        raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
+    enable()
+
+
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
     """Make all randomness of a step follow from these numbers, whatever was drawn before.
 
