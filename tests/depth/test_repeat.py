@@ -1,6 +1,5 @@
 """Depth `repeat`: the model, and its way through flags, files, runs and comparisons."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -73,20 +72,6 @@ def test_it_goes_through_flags_files_saved_models_and_resume(
     ef.save(model, "saved")
     tokens = torch.randint(0, 200, (1, 9))
     assert torch.equal(ef.load("saved")(tokens).logits, model.eval()(tokens).logits)
-
-
-@pytest.mark.full("any depth goes through a comparison as any other option does")
-def test_it_is_compared(capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["compare", "attention", "rope", *SIZES, "--steps", "2", "--depth", "repeat",
-             "--options", "rope.times=3", "--lengths", "32", "--out", "both"]  # fmt: skip
-    assert main([*words, "--json"]) == 0
-    rows = {row["member"]: row for row in json.loads(capsys.readouterr().out)["rows"]}
-    assert [row["preset"]["depth"] for row in rows.values()] == ["repeat"] * 2
-    times = {}
-    for member in rows:
-        job = json.loads(Path("both", "runs", f"{member}-seed0", "job.json").read_text())
-        times[member] = job["run"]["depth"]["times"]
-    assert times == {"attention": 2, "rope": 3}
 
 
 def test_a_depth_is_needed_and_its_options_are_held_to_their_bounds() -> None:

@@ -226,41 +226,12 @@ def test_weights_add_up_to_1_whatever_the_dtype(dtype: torch.dtype) -> None:
     assert made(TEXT.to(dtype)).losses["ponder"].dtype == torch.float32
 
 
-def test_a_copied_token_stays_as_it_is() -> None:
-    made = stack(steps=5, layers=2, halting_bias=-0.5)
-    taps = [f"block-output:{2 * t}" for t in range(1, 6)]
-    out = made(TEXT, taps=taps)
-    steps, _ = traced(made, TEXT)
-    assert 1 < float(steps.double().mean()) < 5
-    streams = torch.stack([out.taps[tap] for tap in taps])
-    for t in range(1, 5):
-        halted = steps <= t
-        assert torch.equal(streams[t][halted], streams[t - 1][halted])
-        assert bool((streams[t][~halted] != streams[t - 1][~halted]).any(-1).all())
-
-
 def test_without_order_texts_are_bags() -> None:
     made, by = stack(False, steps=5, order="none", halting_bias=-0.5), torch.randperm(LENGTH)
     close(made(TEXT[:, by]).y, made(TEXT).y[:, by])
     assert torch.equal(traced(made, TEXT[:, by])[0], traced(made, TEXT)[0][:, by])
     ordered = stack(False, steps=5, halting_bias=-0.5)
     assert not torch.allclose(ordered(TEXT[:, by]).y, ordered(TEXT).y[:, by])
-
-
-@pytest.mark.parametrize("feedforward", ["relu", "sepconv"])
-def test_the_future_changes_neither_outputs_nor_steps_nor_cost(feedforward: str) -> None:
-    own = {"feedforward": feedforward, "halting_bias": -0.5}
-    made, cut = stack(steps=5, layers=2, **own), 6
-    other = torch.cat((TEXT[:, :cut], draw(2, LENGTH - cut, WIDTH, seed=5)), 1)
-    close(made(other).y[:, :cut], made(TEXT).y[:, :cut])
-    for mine, theirs in zip(traced(made, TEXT), traced(made, other), strict=True):
-        close(mine[:, :cut].double(), theirs[:, :cut].double())
-    assert not torch.equal(traced(made, TEXT)[0], traced(made, other)[0])
-    x = TEXT.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(made(x[:, :cut]).losses["ponder"], x)
-    assert bool((gradient[:, :cut] != 0).any())
-    (later,) = torch.autograd.grad(made(x).y[:, :cut].sum(), x)
-    assert not bool(later[:, cut:].any())
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -502,28 +473,6 @@ def test_what_a_step_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     projected = 5 * 40
     tokens = running * (2 * width**2 + 2 * width * hidden + 2 * length * width)
     assert counted == 2 * (2 * tokens + 2 * projected * 2 * width**2)
-
-
-def test_halted_tokens_cost_their_keys_and_values_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    length, width, goal = 96, 48, 3.0
-    sizes = {"width": width, "heads": 4, "layers": 1, "dropout": 0.0}
-    steps = torch.where(torch.arange(length) % 12 == 0, 12, 1) + torch.arange(length) % 4
-    steps = steps.clamp(max=12)
-    assert float(steps.double().mean()) == pytest.approx(goal, abs=0.5)
-    x = draw(2, length, width, dtype=torch.float32)
-
-    def cost(**options: Any) -> int:
-        config = configure_layers("universal", True, length, **sizes, depth_options=options)
-        made = build_stack(config)
-        now = iter(range(1, 13))
-        monkeypatch.setattr(
-            made.depth, "chances",
-            lambda x: (steps <= next(now)).float().expand(x.shape[:2]), raising=False,
-        )  # fmt: skip
-        return count_flops(lambda: made(x).y.sum().backward())
-
-    fixed = cost(steps=12, halting="none")
-    assert cost(steps=12) <= 0.45 * fixed
 
 
 @pytest.mark.parametrize(

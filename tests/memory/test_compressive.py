@@ -11,7 +11,6 @@ from everyformer.genes.memory.compressive import CompressiveMemory
 
 LENGTH = 29
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-FUNCTIONS = ("conv", "mean", "max", "dilated", "most-used")
 
 
 def model(memory="compressive", position="t5-relative", **options):
@@ -106,16 +105,6 @@ def test_the_most_used_row_is_that_of_all_segments_together():
     assert memory.recall(state, 1).rows.keys[0, 0, :, 0].tolist() == [2, 4, 5, 6, 7]
 
 
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_constant_past_stays_constant_where_nothing_is_learned(function):
-    memory = CompressiveMemory(width=3, options={"function": function, "slots": 0, "rate": 2})
-    x = torch.full((1, 8, 3), 7.0)
-    state, _ = memory.remember(memory.init_state(1, 3), segment_of(x, torch.arange(8)[None]))
-    assert state.packed.x.shape == (1, 4, 3)
-    if function in ("mean", "max", "most-used"):
-        assert (state.packed.x == 7).all()
-
-
 def trained(**options):
     made = model(slots=4, compressed=6, rate=2, **options).train()
     state = made.init_state(2)
@@ -206,18 +195,6 @@ def test_time_puts_a_row_in_the_middle_of_what_it_stands_for(position):
     weights = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf).softmax(-1)
     expected = mixer.out((weights @ v).transpose(1, 2).flatten(2))[:, 3:]
     torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("distance", ["index", "time"])
-def test_rows_are_reset_and_reordered_by_themselves(function, distance):
-    made = model(slots=4, compressed=6, rate=2, function=function, distance=distance).train()
-    _, state = in_segments(made, IDS[:, :20], 4)
-    more = IDS[:, 20:]
-    cleared = made(more, state=state.reset(torch.tensor([True, False]))).logits
-    torch.testing.assert_close(cleared[0], made(more[:1], state=made.init_state(1)).logits[0])
-    swapped = made(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).logits
-    torch.testing.assert_close(swapped.flip(0), made(more, state=state).logits)
 
 
 def test_the_state_stops_growing():

@@ -135,17 +135,6 @@ def test_room_that_is_reserved_changes_nothing_and_the_store_stays_bounded() -> 
     assert most <= store.stored.keys.shape[2] <= 1.25 * (most + 4) + 1
 
 
-def test_a_state_holds_no_more_after_a_long_text_than_after_a_shorter_one() -> None:
-    made = mixer(slots=4, size=16)
-    sizes = []
-    for length in (100, 1000):
-        state = made.init_state(1)
-        for piece in text(length, 1).split(10, dim=1):
-            state = made(piece, state=state).state
-        sizes.append(state.nbytes)
-    assert sizes[0] == sizes[1]
-
-
 def test_half_a_store_is_rounded_where_it_is_read_and_where_it_is_kept() -> None:
     made, x = mixer(half=True), text()
     assert made.init_state(1).stored.keys.dtype == torch.float16

@@ -5,7 +5,6 @@ import math
 import pytest
 import torch
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.genes.positions.da_transformer import DaTransformer, factor_reference
 from helpers import build_mixer
@@ -64,33 +63,6 @@ def test_attention_equals_a_double_loop(causal):
                 weights = torch.tensor(scores, dtype=torch.float64).softmax(0)
                 y[b, h, i] = weights @ v[b, h, : len(scores)]
     torch.testing.assert_close(made(x).y, made.out(y.transpose(1, 2).flatten(2)))
-
-
-def test_reading_backwards_mirrors_the_output():
-    made, x = mixer(causal=False), torch.randn(1, 9, 12).double()
-    torch.testing.assert_close(made(x.flip(1)).y, made(x).y.flip(1))
-
-
-def test_a_score_that_is_not_positive_keeps_its_weight():
-    made = mixer(causal=False)
-    made.project.weights[0].data[:12] = -made.project.weights[0].data[12:24]
-    x = torch.randn(1, 1, 12).double().expand(1, 5, 12)
-    with ef.trace(made) as traced:
-        made(x)
-    (weights,) = traced.find("weights").values()
-    torch.testing.assert_close(weights, torch.full_like(weights, 0.2))
-
-
-@DIRECTIONS
-def test_gradients_of_alpha_and_beta_are_those_of_differences(causal):
-    made, x = mixer(causal), torch.randn(1, 7, 12).double()
-
-    def loss(alpha, beta):
-        held = {"position.alpha": alpha, "position.beta": beta}
-        return torch.func.functional_call(made, held, (x,)).y
-
-    start = made.position.alpha.detach().clone(), made.position.beta.detach().clone()
-    assert torch.autograd.gradcheck(loss, tuple(t.requires_grad_() for t in start), fast_mode=True)
 
 
 def test_heads_start_from_near_to_far_and_a_scale_of_zero_is_refused():

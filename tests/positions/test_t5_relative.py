@@ -97,38 +97,6 @@ def test_attention_with_it_equals_the_equation(causal):
     torch.testing.assert_close(made(x).y, made.out(expected.transpose(1, 2).flatten(2)))
 
 
-@DIRECTIONS
-def test_a_table_of_one_number_is_attention_without_positions(causal):
-    made = mixer(causal)
-    made.position.table.data.fill_(0.7)
-    torch.manual_seed(1)
-    plain = ef.create_mixer("attention", width=12, heads=3, causal=causal).double()
-    plain.load_state_dict(made.state_dict(), strict=False)
-    x = torch.randn(2, 9, 12).double()
-    torch.testing.assert_close(made(x).y, plain(x).y)
-
-
-@DIRECTIONS
-def test_gradients_go_to_the_table_alone_and_to_the_rows_in_reach(causal):
-    made = position(causal)
-    here = torch.arange(10)[None]
-    bias(made, here, here).square().sum().backward()
-    used = made.table.grad.abs().sum(1) > 0
-    expected = torch.zeros(32, dtype=torch.bool)
-    expected[made.buckets(here.T - here).unique()] = True
-    assert torch.equal(used, expected)
-    assert [name for name, _ in made.named_parameters()] == ["table"]
-    assert list(made.state_dict()) == ["table"]
-
-
-@DIRECTIONS
-def test_gradients_equal_those_of_the_equation(causal):
-    made, x = mixer(causal), torch.randn(2, 9, 12).double()
-    sides = made(x).y.square().sum(), made.reference(x).square().sum()
-    first, second = (torch.autograd.grad(side, list(made.parameters())) for side in sides)
-    torch.testing.assert_close(first, second)
-
-
 @pytest.mark.parametrize(("shared", "tables"), [(True, 1), (False, 3)])
 def test_one_table_serves_all_layers_or_each_has_its_own(shared, tables, tmp_path):
     sizes = {"width": 8, "heads": 2, "layers": 3}
