@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from everyformer.core.errors import ConfigError
-from everyformer.genes.positions.da_transformer import DaTransformer, factor_reference
+from everyformer.genes.positions.da_transformer import DaTransformer
 from helpers import build_mixer
 
 DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
@@ -17,6 +17,11 @@ def mixer(causal, **options):
         "attention", width=12, heads=3, causal=causal, position="da-transformer",
         position_options={"spread": 0.7, **options},
     )  # fmt: skip
+
+
+def factor(distance, alpha, beta, scale=1.0):
+    """f, as the paper writes it."""
+    return (1 + math.exp(beta)) / (1 + math.exp(beta - alpha * abs(distance) / scale))
 
 
 def position(alpha, beta):
@@ -30,7 +35,7 @@ def position(alpha, beta):
 @pytest.mark.parametrize("beta", [-3.0, 0.0, 1.0, 4.0])
 def test_factors_equal_their_definition(alpha, beta):
     distances = torch.arange(-40, 41)
-    expected = [factor_reference(d, alpha, beta) for d in distances.tolist()]
+    expected = [factor(d, alpha, beta) for d in distances.tolist()]
     got = position(alpha, beta).factors(distances, torch.float64)[0]
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64))
 
@@ -56,7 +61,7 @@ def test_attention_equals_a_double_loop(causal):
                 seen = range(i + 1 if causal else 9)
                 scores = [
                     max(float(q[b, h, i] @ k[b, h, j]), 0)
-                    * factor_reference(i - j, alpha, beta, 2.0)
+                    * factor(i - j, alpha, beta, 2.0)
                     / 4**0.5
                     for j in seen
                 ]
