@@ -90,21 +90,6 @@ def test_functions_do_what_their_names_say():
     assert remembered([12], slots=4, compressed=9, rate=4, function="most-used")[0] == [6, 7]
 
 
-def test_the_most_used_row_is_that_of_all_segments_together():
-    """The first segment looked most at row 0, the second at row 1, both together at row 2."""
-    memory = CompressiveMemory(
-        width=2, options={"slots": 4, "compressed": 9, "rate": 4, "function": "most-used"}
-    )
-    state = memory.init_state(1, 2)
-    for first, looked in ((0, (3, 0, 2, 0)), (4, (0, 3, 2, 0, 0, 0, 0, 0))):
-        places = torch.arange(first, first + 4)[None]
-        x = places[..., None].expand(1, 4, 2).float()
-        used = torch.tensor([looked]).float()
-        segment = segment_of(x, places)._replace(usage=lambda used=used: used)
-        state, _ = memory.remember(state, segment)
-    assert memory.recall(state, 1).rows.keys[0, 0, :, 0].tolist() == [2, 4, 5, 6, 7]
-
-
 def trained(**options):
     made = model(slots=4, compressed=6, rate=2, **options).train()
     state = made.init_state(2)
