@@ -297,18 +297,3 @@ def test_what_does_not_go_together_is_refused(kind, options, message) -> None:
 def test_sub_layers_may_be_left_out_where_gates_add() -> None:
     for gate in ("output", "sigtanh", "residual"):
         assert gtrxl(gate=gate, drop_path=0.2).blocks[1].drop_path == 0.2
-
-
-def test_the_gru_gate_is_that_of_di_engine() -> None:
-    """Six bias-free linear layers and ``bg``, called with the stream first."""
-    gate = made("gru")
-    linear = {name: nn.Linear(WIDTH, WIDTH, bias=False).double() for name in
-              ("Wr", "Wz", "Wg", "Ur", "Uz", "Ug")}  # fmt: skip
-    for (name, layer), ours in zip(linear.items(), matrices(gate), strict=True):
-        layer.load_state_dict({"weight": ours})
-        assert layer.weight.shape == (WIDTH, WIDTH), name
-    x, y = draw(2, 5, WIDTH, seed=1), draw(2, 5, WIDTH, seed=2)
-    r = sigma(linear["Wr"](y) + linear["Ur"](x))
-    z = sigma(linear["Wz"](y) + linear["Uz"](x) - gate.bias)
-    h = torch.tanh(linear["Wg"](y) + linear["Ug"](torch.mul(r, x)))
-    close(gate(x, y), torch.mul(1 - z, x) + torch.mul(z, h), 1e-12)

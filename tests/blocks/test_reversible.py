@@ -387,29 +387,3 @@ REFUSED = [
 def test_halves_side_by_side_are_refused_where_nothing_reads_them(name, task, options, message):
     with pytest.raises(GeneError, match=message):
         ef.create_model(name, task, wiring="reversible", width=WIDTH, heads=3, **options)
-
-
-TASKS = [
-    ("lm", {"tie": False}),
-    ("lm", {"reversible_output": "mean"}),
-    ("mlm", {"tie": False}),
-    ("mlm", {"head_transform": True}),
-    ("classify-text", {}),
-    ("classify-image", {"image": (1, 8, 8)}),
-    ("pixels", {"image": (1, 4, 4)}),
-]
-
-
-@pytest.mark.parametrize(("task", "options"), TASKS)
-def test_every_task_trains(task, options):
-    torch.manual_seed(0)
-    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "max_length": 16}
-    model = ef.create_model("attention", task, wiring="reversible", **sizes, **options)
-    inputs = targets = torch.randint(0, 200, (2, 9))
-    if "image" in options:
-        inputs = torch.randint(0, 256, (2, *options["image"])).to(torch.uint8)
-        targets = inputs.flatten(1).long()
-    if task.startswith("classify"):
-        targets = torch.tensor([0, 1])
-    model(inputs, targets=targets).loss.backward()
-    assert all(w.grad is not None for w in model.stack.parameters())

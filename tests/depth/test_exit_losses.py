@@ -24,7 +24,6 @@ from everyformer.genes.depth.exit_targets import (
     oracle,
     smoothed,
 )
-from everyformer.models import exits
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
 
@@ -95,17 +94,6 @@ def test_scaled_gradients_of_a_layer_are_a_mean_of_those_above_it() -> None:
         ]
         shares = omega[n:] / omega[n:].sum()
         close(got[n], sum(s * g for s, g in zip(shares, terms, strict=True)))
-
-
-@pytest.mark.parametrize("n", [1, 3, 5])
-def test_mixed_training_at_one_layer_is_that_layers_loss(
-    n: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    made = model("depth-adaptive", training="mixed", exits="threshold", samples=2).train()
-    tokens, goals = text(), targets()
-    middle = (n - 0.5) / LAYERS
-    monkeypatch.setattr(exits, "uniform_rows", lambda shape, _: torch.full(shape, middle))
-    close(made(tokens, targets=goals).loss, losses(made, tokens, goals)[n - 1])
 
 
 def test_mixed_training_is_the_mean_over_drawn_exits_with_copies() -> None:

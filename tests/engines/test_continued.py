@@ -4,7 +4,6 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 from helpers import Largest
@@ -106,12 +105,3 @@ def test_dropout_on_weights_is_not_forgotten():
     y = softmax_attention(q, k, ones, CAUSAL, dropout=0.5)
     assert y.std() > 0.01
     assert y.mean().item() == pytest.approx(1, abs=0.05)
-
-
-def test_its_gradient_is_not_differentiated_again():
-    q, k, v = heads(3, 5)
-    (first,) = torch.autograd.grad(
-        softmax_attention(q, k, v, CAUSAL).square().sum(), q, create_graph=True
-    )
-    with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
-        first.square().sum().backward()

@@ -260,11 +260,3 @@ def test_graphs_hold_redrawing():
     kept = [compiled(carried=False).clone() for _ in range(4)]
     assert [torch.equal(a, b) for a, b in itertools.pairwise(kept)] == [False, True, False]
     assert int(projection.calls) == 4
-
-
-def test_the_error_falls_like_one_over_the_number_of_rows():
-    phi, kernel = KERNELS["fourier"]
-    exact = kernel(*pair(1.0))
-    errors = [(estimates(phi, 1.0, n, "iid") - exact).square().mean() * n for n in (4, 16, 64)]
-    for error in errors:
-        assert error / errors[0] == pytest.approx(1, abs=0.15)

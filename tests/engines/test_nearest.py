@@ -57,19 +57,6 @@ def test_nearest_is_a_sort_of_all_visible_products(
     torch.testing.assert_close(products.gather(-1, found.keys)[real], expected[real])
 
 
-@pytest.mark.parametrize(("low", "high", "hidden"), [(0, 9, 9), (1, 10, 0), (0, 10, None)])
-def test_a_single_key_outside_of_what_is_seen_is_hidden(
-    low: int, high: int, hidden: int | None
-) -> None:
-    q, k, places = normal(2, 1, 3), normal(2, 10, 3), torch.arange(10)[None]
-    within = (torch.full((1, 1), low), torch.full((1, 1), high))
-    found = nearest(q, k, 10, places=places, within=within)
-    products = (q @ k.mT)[:, 0]
-    if hidden is not None:
-        products[:, hidden] = -math.inf
-    torch.testing.assert_close(found.scores[:, 0], products.sort(-1, descending=True).values)
-
-
 def test_more_than_there_are_is_filled_with_nothing() -> None:
     found = nearest(normal(1, 2, 3), normal(1, 4, 3), 6)
     assert found.scores.shape == found.keys.shape == (1, 2, 6)

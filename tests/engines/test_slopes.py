@@ -7,7 +7,6 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 import everyformer as ef
-from everyformer.core.errors import UnsupportedError
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 from helpers import Largest
@@ -99,14 +98,6 @@ def test_operations_are_those_of_the_pairs_that_are_computed(queries, keys, pair
     # two products of 4 channels for 2 heads one way, five the other
     assert forward.get_total_flops() == 2 * 2 * 2 * 4 * pairs
     assert backward.get_total_flops() == 5 * 2 * 2 * 4 * pairs
-
-
-def test_its_gradient_is_not_differentiated_again():
-    q, k, v = (t.requires_grad_() for t in heads(5, 5))
-    y = fallen(q, k, v)
-    (first,) = torch.autograd.grad(y.square().sum(), q, create_graph=True)
-    with pytest.raises(UnsupportedError, match="second derivatives are not supported"):
-        first.square().sum().backward()
 
 
 def windowed(backend="auto", causal=True, dtype=torch.float64):

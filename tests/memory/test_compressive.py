@@ -11,7 +11,6 @@ from everyformer.genes.memory.compressive import CompressiveMemory
 
 LENGTH = 29
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
-FUNCTIONS = ("conv", "mean", "max", "dilated", "most-used")
 
 
 def model(memory="compressive", position="t5-relative", **options):
@@ -89,31 +88,6 @@ def test_functions_do_what_their_names_say():
     assert remembered([12], slots=4, compressed=9, rate=4, function="max")[0] == [3, 7]
     # attention got is the position itself here: the latest of the leaving rows got most
     assert remembered([12], slots=4, compressed=9, rate=4, function="most-used")[0] == [6, 7]
-
-
-def test_the_most_used_row_is_that_of_all_segments_together():
-    """The first segment looked most at row 0, the second at row 1, both together at row 2."""
-    memory = CompressiveMemory(
-        width=2, options={"slots": 4, "compressed": 9, "rate": 4, "function": "most-used"}
-    )
-    state = memory.init_state(1, 2)
-    for first, looked in ((0, (3, 0, 2, 0)), (4, (0, 3, 2, 0, 0, 0, 0, 0))):
-        places = torch.arange(first, first + 4)[None]
-        x = places[..., None].expand(1, 4, 2).float()
-        used = torch.tensor([looked]).float()
-        segment = segment_of(x, places)._replace(usage=lambda used=used: used)
-        state, _ = memory.remember(state, segment)
-    assert memory.recall(state, 1).rows.keys[0, 0, :, 0].tolist() == [2, 4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_constant_past_stays_constant_where_nothing_is_learned(function):
-    memory = CompressiveMemory(width=3, options={"function": function, "slots": 0, "rate": 2})
-    x = torch.full((1, 8, 3), 7.0)
-    state, _ = memory.remember(memory.init_state(1, 3), segment_of(x, torch.arange(8)[None]))
-    assert state.packed.x.shape == (1, 4, 3)
-    if function in ("mean", "max", "most-used"):
-        assert (state.packed.x == 7).all()
 
 
 def trained(**options):
@@ -206,18 +180,6 @@ def test_time_puts_a_row_in_the_middle_of_what_it_stands_for(position):
     weights = scores.masked_fill(torch.ones(5, 5).triu(1).bool(), -torch.inf).softmax(-1)
     expected = mixer.out((weights @ v).transpose(1, 2).flatten(2))[:, 3:]
     torch.testing.assert_close(got, expected)
-
-
-@pytest.mark.parametrize("function", FUNCTIONS)
-@pytest.mark.parametrize("distance", ["index", "time"])
-def test_rows_are_reset_and_reordered_by_themselves(function, distance):
-    made = model(slots=4, compressed=6, rate=2, function=function, distance=distance).train()
-    _, state = in_segments(made, IDS[:, :20], 4)
-    more = IDS[:, 20:]
-    cleared = made(more, state=state.reset(torch.tensor([True, False]))).logits
-    torch.testing.assert_close(cleared[0], made(more[:1], state=made.init_state(1)).logits[0])
-    swapped = made(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).logits
-    torch.testing.assert_close(swapped.flip(0), made(more, state=state).logits)
 
 
 def test_the_state_stops_growing():

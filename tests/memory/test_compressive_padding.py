@@ -8,19 +8,8 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.mask import Mask
-from helpers import covering
 
-FUNCTIONS = ("conv", "mean", "max", "dilated", "most-used")
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
-SEGMENTS = (
-    ([0, 1, 2, 3, 4, 5], [1, 4]),
-    ([2, 3], [0, 2, 3, 5]),
-    ([], [0, 1, 2, 3, 4, 5]),
-    ([1], [3, 4]),
-    ([0, 1, 2, 3, 4, 5], [0, 5]),
-    ([5], [1, 2, 3]),
-)
-"""where the real tokens of each of two rows stand in segments of six"""
 
 
 def mixer(**options):
@@ -36,32 +25,6 @@ def mixer(**options):
     return made.double()
 
 
-def segments(seed=0):
-    """Texts of both rows segment by segment, and the batches that hold them beside padding."""
-    generator = torch.Generator().manual_seed(seed)
-    for places in SEGMENTS:
-        texts = [torch.randn(1, len(at), 12, generator=generator).double() for at in places]
-        x, keep = torch.full((2, 6, 12), 1e3).double(), torch.zeros(2, 6, dtype=torch.bool)
-        for row, (text, at) in enumerate(zip(texts, places, strict=True)):
-            x[row, at], keep[row, at] = text[0], True
-        yield texts, x, keep
-
-
-@covering(distance=["index", "time"], function=FUNCTIONS, training=[False, True])
-def test_rows_of_unequal_length_overflow_as_each_alone(function, distance, training):
-    made = mixer(function=function, distance=distance).train(training)
-    state, alone = made.init_state(2), [made.init_state(1), made.init_state(1)]
-    for texts, x, keep in segments():
-        out = made(x, mask=Mask(keep=keep), state=state)
-        state = out.state
-        for row, text in enumerate(texts):
-            if text.shape[1]:
-                own = made(text, state=alone[row])
-                alone[row] = own.state
-                assert_close(out.y[row, keep[row]], own.y[0], **CLOSE)
-    assert [len(held.packed.x[0]) for held in alone] == [4, 4]
-
-
 @pytest.mark.parametrize("reconstruction", ["attention", "auto-encoding"])
 @pytest.mark.parametrize("function", ["conv", "dilated"])
 def test_losses_are_those_of_the_rows_that_compress(function, reconstruction):
@@ -74,21 +37,6 @@ def test_losses_are_those_of_the_rows_that_compress(function, reconstruction):
     # a mean over rows counts the one that compresses nothing as 0
     assert_close(2 * padded, alone, **CLOSE)
     assert alone.item() > 1e-6
-
-
-@pytest.mark.parametrize("distance", ["index", "time"])
-@pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_document_that_ends_leaves_no_slot_taken(function, distance):
-    made = mixer(function=function, distance=distance)
-    generator = torch.Generator().manual_seed(5)
-    x, later = (torch.randn(1, n, 12, generator=generator).double() for n in (9, 6))
-    ids = torch.tensor([[1] * 4 + [2] * 5])
-    packed = made(x, mask=Mask(documents=ids), state=made.init_state(1))
-    alone = made(x[:, 4:], state=made.init_state(1))
-    assert_close(packed.y[:, 4:], alone.y, **CLOSE)
-    for _ in range(3):
-        packed, alone = (made(later, state=part.state) for part in (packed, alone))
-        assert_close(packed.y, alone.y, **CLOSE)
 
 
 @pytest.mark.parametrize("sizes", [(12, 1, 1), (9, 4, 2), (20, 2, 6)])

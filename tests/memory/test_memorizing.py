@@ -1,6 +1,5 @@
 """The Memorizing Transformer's memory: what is found, what is not, and what flows where."""
 
-import dataclasses
 import math
 from typing import Any
 
@@ -54,7 +53,7 @@ def test_the_papers_defaults() -> None:
     o = MemorizingOptions()
     assert (o.neighbours, o.size) == (32, 8192)
     assert (o.combine, o.gate, o.normalize, o.unit_scale) == ("gate", 0.0, True, 1.0)
-    assert (o.keep_position, o.written, o.half) == (False, "segment", False)
+    assert (o.keep_position, o.written) == (False, "segment")
     made = mixer()
     assert made.memory.gate.tolist() == [0.0, 0.0]
     assert made.memory.scale.tolist() == [1.0, 1.0]
@@ -109,9 +108,8 @@ def test_a_document_that_begins_inside_a_segment_sees_neither_store_nor_window_o
 
 
 @pytest.mark.parametrize("size", [1, 4, 7])
-@pytest.mark.parametrize("half", [False, True])
-def test_segments_of_any_length_give_one_pass_in_several_layers(size: int, half: bool) -> None:
-    made = model(half=half)
+def test_segments_of_any_length_give_one_pass_in_several_layers(size: int) -> None:
+    made = model()
     state, parts = made.init_state(2), []
     for a in range(0, LENGTH, size):
         out = made(IDS[:, a : a + size], state=state)
@@ -133,43 +131,6 @@ def test_room_that_is_reserved_changes_nothing_and_the_store_stays_bounded() -> 
     torch.testing.assert_close(torch.cat(parts, 1), whole)
     (store,) = (one for one in state.layers if isinstance(one, MemorizingState))
     assert most <= store.stored.keys.shape[2] <= 1.25 * (most + 4) + 1
-
-
-def test_a_state_holds_no_more_after_a_long_text_than_after_a_shorter_one() -> None:
-    made = mixer(slots=4, size=16)
-    sizes = []
-    for length in (100, 1000):
-        state = made.init_state(1)
-        for piece in text(length, 1).split(10, dim=1):
-            state = made(piece, state=state).state
-        sizes.append(state.nbytes)
-    assert sizes[0] == sizes[1]
-
-
-def test_half_a_store_is_rounded_where_it_is_read_and_where_it_is_kept() -> None:
-    made, x = mixer(half=True), text()
-    assert made.init_state(1).stored.keys.dtype == torch.float16
-    assert mixer().init_state(1).stored.keys.dtype == torch.float64
-    torch.testing.assert_close(made(x).y, made.reference(x))
-    difference = (made(x).y - mixer()(x).y).abs().max()
-    assert 1e-7 < difference < 1e-2
-
-
-def test_two_hundred_and_sixty_thousand_keys_of_half_precision() -> None:
-    made = mixer(size=262_144, half=True, neighbours=4)
-    state = made.init_state(1)
-    stored = torch.nn.functional.normalize(torch.randn(1, 2, 262_144, 6), dim=-1).half()
-    seen = torch.tensor([262_144])
-    state = dataclasses.replace(
-        state,
-        seen=seen,
-        rows=dataclasses.replace(state.rows, seen=seen),
-        stored=dataclasses.replace(state.stored, seen=seen, keys=stored, values=stored),
-    )
-    with torch.no_grad():
-        after = made(text(3, 1), state=state).state
-    assert after.stored.keys.dtype == after.stored.values.dtype == torch.float16
-    assert after.stored.keys.shape[2] == 262_147
 
 
 def test_without_anything_stored_yet_there_is_the_window_alone() -> None:

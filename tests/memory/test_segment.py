@@ -1,13 +1,10 @@
 """Transformer-XL's memory by its identities."""
 
-import itertools
-
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError
-from everyformer.core.mask import Mask
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
 from everyformer.genes.mixers.attention import Attention
@@ -137,46 +134,6 @@ def test_each_layer_reaches_one_memory_less_one_further(layers):
     made(IDS[:1], embeddings=vectors).logits[0, -1].sum().backward()
     felt = vectors.grad[0].abs().sum(-1) > 0
     assert felt.tolist() == [LENGTH - 1 - i <= reach for i in range(LENGTH)]
-
-
-def test_a_longer_memory_may_be_read_than_was_trained_with():
-    made = model(slots=2)
-    for block in made.stack.blocks:
-        block.mixer.memory.slots = LENGTH
-    torch.testing.assert_close(in_segments(made, IDS, 5)[0], made(IDS).logits)
-
-
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-@pytest.mark.parametrize("position", POSITIONS)
-def test_documents_in_segments_are_read_by_themselves(position, store):
-    """Id 0 goes on with the state's document; every other id starts anew."""
-    made, size = model(position, slots=LENGTH, store=store), 5
-    starts = torch.zeros_like(IDS, dtype=torch.bool)
-    starts[0, [3, 10]] = starts[1, [8, 9, 20]] = True
-    masks = [
-        Mask(documents=starts[:, a : a + size].long().cumsum(1)) for a in range(0, LENGTH, size)
-    ]
-    got, _ = in_segments(made, IDS, size, masks=masks)
-    for row in range(2):
-        cuts = [0, *starts[row].nonzero().flatten().tolist(), LENGTH]
-        parts = [made(IDS[row : row + 1, a:b]).logits[0] for a, b in itertools.pairwise(cuts)]
-        torch.testing.assert_close(got[row], torch.cat(parts))
-
-
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-def test_rows_are_reset_reordered_and_padded_by_themselves(store):
-    made = model(slots=LENGTH, store=store)
-    _, state = in_segments(made, IDS, 6)
-    more = IDS[:, :7]
-    cleared = made(more, state=state.reset(torch.tensor([True, False]))).logits
-    torch.testing.assert_close(cleared[0], made(more[:1]).logits[0])
-    swapped = made(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).logits
-    torch.testing.assert_close(swapped.flip(0), made(more, state=state).logits)
-    keep = torch.tensor([[False, False, True, True], [True, True, True, True]])
-    masks = [Mask(keep=keep), None]
-    padded, _ = in_segments(made, IDS[:, :8], 4, masks=masks)
-    torch.testing.assert_close(padded[0, 2:], made(IDS[:1, 2:8]).logits[0])
-    torch.testing.assert_close(padded[1], made(IDS[1:, :8]).logits[0])
 
 
 def test_contradictions_are_refused():

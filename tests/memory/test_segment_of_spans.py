@@ -1,6 +1,5 @@
 """Adaptive spans over a memory of segments: positions, ramps and what is learned, by identities."""
 
-import itertools
 from functools import partial
 
 import pytest
@@ -118,43 +117,6 @@ def test_in_evaluation_a_ring_of_keys_is_carried(slots, keys):
     close(m.extend(X, state=m.init_state(2)).keys, state.keys)
     # while spans are learned they may grow, so all slots stay
     assert read(made(slots=slots, store="keys").train(), X, 5)[1].keys.shape[2] == slots
-
-
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-def test_rows_are_reset_reordered_and_padded_by_themselves(store):
-    m, more = made(store=store), X[:, 9:14]
-    _, state = read(m, X[:, :9], 4)
-    cleared = m(more, state=state.reset(torch.tensor([True, False]))).y
-    close(cleared[0], m(more[:1]).y[0])
-    close(cleared[1], m(X[1:, :14]).y[0, 9:])
-    swapped = m(more.flip(0), state=state.reorder(torch.tensor([1, 0]))).y
-    close(swapped.flip(0), m(X[:, :14]).y[:, 9:])
-    keep = torch.ones(2, LENGTH, dtype=torch.bool)
-    keep[0, [0, 1, 4, 5, 6, 7, 10]] = False
-    y, state = read(m, X, 4, keep=keep)
-    real, positions = getattr(state, "rows", state).slots()
-    assert positions[0, real[0]][-1] + 1 == state.seen[0] == LENGTH - 7
-    close(y[0, keep[0]], m(X[:1, keep[0]]).y[0])
-    close(y[1], m(X[1:]).y[0])
-
-
-@pytest.mark.parametrize("store", ["inputs", "keys"])
-def test_documents_in_segments_are_read_by_themselves(store):
-    """Id 0 goes on with the state's document; every other id starts anew."""
-    m, state, parts = made(store=store), None, []
-    starts = torch.zeros(2, LENGTH, dtype=torch.bool)
-    starts[0, [3, 10]] = starts[1, [8, 9, 16]] = True
-    state = m.init_state(2)
-    for first in range(0, LENGTH, 4):
-        here = slice(first, first + 4)
-        documents = starts[:, here].long().cumsum(1)
-        y, state, _ = m(X[:, here], mask=Mask(documents=documents), state=state)
-        parts.append(y)
-    got = torch.cat(parts, 1)
-    for row in range(2):
-        cuts = [0, *starts[row].nonzero().flatten().tolist(), LENGTH]
-        for a, b in itertools.pairwise(cuts):
-            close(got[row, a:b], m(X[row : row + 1, a:b]).y[0])
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,6 @@ from by_loops import HEADS, WIDTH, mixer, text
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
@@ -323,16 +322,6 @@ def test_its_spans_are_drawn(dynamic: bool) -> None:
     values = found if dynamic else [torch.stack(found)]
     for one, matrix in zip(values, drawn, strict=False):
         close(torch.tensor(np.asarray(matrix)).double(), one.double().view(*matrix.shape), 1e-5)
-
-
-def test_ways_are_told() -> None:
-    m = made(True, {"window": 8, "ramp": 2})
-    with watched() as ways:
-        m(text(5))
-        torch.compile(m, backend="eager", fullgraph=True)(text(5))
-    assert [(way.engine, way.name) for way in ways] == [
-        ("soft windows", "bands of heads"), ("soft windows", "whole windows"),
-    ]  # fmt: skip
 
 
 SIZES = {"width": 12, "heads": 3, "max_length": 32}

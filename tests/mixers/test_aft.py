@@ -134,16 +134,6 @@ def test_a_picture_agrees_with_its_reference():
 
 
 @members
-def test_the_state_keeps_its_size(name, options):
-    mixer, x = build(name, options), draw(2, 20, WIDTH)
-    state = mixer(x, state=mixer.init_state(2)).state
-    if name != "aft-full":
-        assert state.nbytes == mixer.init_state(2).nbytes
-    else:
-        assert state.nbytes == mixer.init_state(2).nbytes + 2 * 2 * 20 * WIDTH * 8
-
-
-@members
 def test_gradients_pass_single_tokens_as_they_pass_a_text(name, options):
     mixer, x = build(name, options), draw(2, 7, WIDTH).requires_grad_()
     state, parts = mixer.init_state(2), []
@@ -154,24 +144,6 @@ def test_gradients_pass_single_tokens_as_they_pass_a_text(name, options):
     pair = (torch.cat(parts, 1), mixer(x).y)
     for a, b in zip(*(torch.autograd.grad((y * weight).sum(), inputs) for y in pair), strict=True):
         close(a, b, 1e-10)
-
-
-@members
-def test_rows_that_have_read_more_and_less_go_on_token_by_token(name, options):
-    mixer, x = build(name, options), torch.randn(3, 14, WIDTH, dtype=torch.float64)
-    padding = torch.tensor([0, 2, 5])
-    with torch.no_grad():
-        keep = torch.arange(6) >= padding[:, None]
-        state = mixer(x[:, :6], mask=Mask(keep=keep), state=mixer.init_state(3)).state
-        steps = []
-        for token in x[:, 6:].split(1, 1):
-            out = mixer(token, state=state)
-            state = out.state
-            steps.append(out.y)
-        y = torch.cat(steps, 1)
-        for row, hidden in enumerate(padding):
-            alone = mixer(x[row : row + 1, hidden:]).y[:, 6 - hidden :]
-            torch.testing.assert_close(y[row : row + 1], alone, rtol=0, atol=1e-12)
 
 
 def test_sums_of_a_half_precision_state_are_float32():

@@ -8,7 +8,6 @@ import torch.nn.functional as F
 from torch import nn
 
 import everyformer as ef
-from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.genes.mixers.attention import Attention
 
@@ -136,19 +135,6 @@ def test_extend_takes_tokens_in_without_an_output():
     x = draw(2, 6, 8)
     extended = mixer.extend(x[:, :5], state=mixer.init_state(2, dtype=torch.float64))
     torch.testing.assert_close(mixer(x[:, 5:], state=extended).y, mixer(x).y[:, 5:])
-
-
-def test_dropout_acts_in_training_only():
-    mixer = Attention(width=8, heads=2, options={"attention_dropout": 0.9})
-    x = torch.randn(1, 9, 8)
-    assert not torch.equal(mixer(x).y, mixer(x).y)
-    mixer.eval()
-    assert torch.equal(mixer(x).y, mixer(x).y)
-
-
-def test_channels_that_it_was_not_built_for_are_refused():
-    with pytest.raises(ShapeError, match="x of width=8, not"):
-        Attention(width=8, heads=2)(torch.randn(1, 3, 9))
 
 
 def test_the_definition_computes_where_its_tensors_are():

@@ -214,18 +214,6 @@ def test_units_and_graphs_are_the_definition(options, causal):
             close(other, literal, 1e-7)
 
 
-@pytest.mark.parametrize("options", [{}, {"form": "etc", "extra_tokens": 3}, {"random": "zeros"}])
-@graphs_take_all_pairs
-def test_an_exported_one_serves_any_length(options):
-    mixer = build(block_size=4, random_blocks=1, **options)
-    length = torch.export.Dim("length", min=4, max=128)
-    shapes = {"x": {1: length}}
-    program = torch.export.export(mixer, (draw(2, 30, WIDTH),), dynamic_shapes=shapes).module()
-    for size in (5, 17, 61, 128):
-        x = draw(2, size, WIDTH)
-        close(program(x).y, mixer(x).y, 1e-7)
-
-
 def test_without_random_blocks_it_is_a_block_window_with_global_blocks():
     """The layout of DeepSpeed's BSLongformer, written out by itself."""
     mixer = build(block_size=4, random_blocks=0, global_blocks=(0, 5), window_blocks=5)

@@ -48,13 +48,13 @@ def text(*sentences, batch=1):
 
 def label_by_hand(options, kind, other, here, there, same):
     k = options.clip
-    last = 2 * k if options.direction else k
+    last = 2 * k
     if kind != other:
         return last + 1 + same
     if kind == "global" and not options.ordered:
         return 0 if here == there else last + 3
     right, left = min(there - here, k), min(here - there, k)
-    return right if there >= here else left + (k if options.direction else 0)
+    return right if there >= here else left + k
 
 
 def by_hand(mixer, x, mask):
@@ -112,7 +112,7 @@ VARIANTS = [
     {},
     {"sharing": "sides", "hard_g2l": False},
     {"sharing": "none", "bias": ALL_BIASES},
-    {"sharing": "none", "direction": False},
+    {"sharing": "none", "clip": 1},
     {"ordered": False, "radius": 0, "bias": ("value",)},
 ]
 

@@ -173,16 +173,6 @@ def test_compiled_with_flags_it_is_the_same(length):
     close(compiled(x, mask=mask).y, mixer(x, mask=mask).y)
 
 
-@graphs_take_all_pairs
-def test_an_exported_one_serves_any_length():
-    mixer = build(window=4, global_tokens=(0, 9))
-    length = torch.export.Dim("length", min=4, max=128)
-    program = torch.export.export(mixer, (draw(2, 30, WIDTH),), dynamic_shapes={"x": {1: length}})
-    for size in (5, 9, 10, 128):
-        x = draw(2, size, WIDTH)
-        close(program.module()(x).y, mixer(x).y)
-
-
 # what is seen
 
 

@@ -110,20 +110,6 @@ def test_of_the_hidden_tokens_80_in_100_are_masked_10_random_and_10_kept():
     assert torch.equal(batch.inputs[~chosen], torch.from_numpy(tokens)[~chosen])
 
 
-def test_alibis_slopes_times_distances_are_taken_off():
-    x = torch.randn(1, 12, WIDTH, dtype=torch.float64)
-    made = mixer("attention", True, position="alibi")
-    q, k, v = made.project(x)
-    slopes = [2**-2, 2**-4, 2**-6, 2**-8]
-    i = torch.arange(12).double()
-    bias = torch.stack([-m * (i[:, None] - i) for m in slopes])
-    scores = q @ k.mT / 4 + bias
-    weights = scores.masked_fill(i[:, None] < i, -math.inf).softmax(-1)
-    expected = made.out((weights @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(made(x).y, expected, rtol=1e-9, atol=1e-9)
-    torch.testing.assert_close(made.reference(x), expected, rtol=1e-9, atol=1e-9)
-
-
 def test_most_used_rows_are_chosen_by_the_attention_of_a_token():
     """Each segment's attention counts by its mean over queries: long segments weigh no more."""
     memory = CompressiveMemory(

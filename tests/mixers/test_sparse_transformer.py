@@ -12,7 +12,7 @@ from everyformer.engines import dropout
 from everyformer.engines.sparse.patterns import Columns, Near
 from everyformer.engines.sparse.plan import SparsePlan, distances
 from everyformer.genes.mixers.patterned import _Next
-from everyformer.genes.positions.axial import Axial, axial_reference
+from everyformer.genes.positions.axial import Axial
 from everyformer.models.build import configure
 from everyformer.models.layers import build_mixers
 from helpers import build_mixer, draw
@@ -215,7 +215,7 @@ def test_dropout_is_on_branches_and_embeddings_alone(monkeypatch):
 def test_places_of_text_are_its_row_and_column_of_the_stride():
     axial = Axial(width=6, max_length=20, options={"shape": (4, 5), "combine": "sum"})
     for p, place in enumerate(axial.embed(torch.arange(20)[None])[0]):
-        assert torch.equal(place, axial_reference(p, list(axial.tables), "sum"))
+        assert torch.equal(place, axial.tables[0][p // 5] + axial.tables[1][p % 5])
     made = model()
     assert made.stack.blocks[0].mixer.stride == len(made.position.tables[1]) == 32
 

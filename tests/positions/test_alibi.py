@@ -10,7 +10,7 @@ from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.genes.mixers.attention.reference import attention_reference
-from everyformer.genes.positions.alibi import Alibi, alibi_reference, alibi_slopes
+from everyformer.genes.positions.alibi import Alibi, alibi_slopes
 from everyformer.genes.positions.t5_relative import T5Relative
 from helpers import build_mixer
 
@@ -22,6 +22,12 @@ DIRECTIONS = pytest.mark.parametrize("causal", [True, False])
 def bias(position, queries, keys, dtype=torch.float32):
     """What is added to the scores of a block: (B, H, L, S)."""
     return position.by_distance(queries[:, :, None] - keys[:, None, :], dtype).transpose(0, 1)
+
+
+def literal(queries, keys, heads):
+    """-m_h |i - j|"""
+    slopes = torch.tensor(alibi_slopes(heads)).double()[:, None, None]
+    return -slopes * (queries[:, None, :, None] - keys[:, None, None]).abs()
 
 
 def mixer(causal, seed=0, heads=3, **options):
@@ -55,7 +61,7 @@ def test_slopes_are_the_printed_ones():
 @pytest.mark.parametrize("heads", [1, 3, 8])
 def test_bias_equals_its_definition_on_any_block(heads):
     added = bias(Alibi(width=8, heads=heads), Q, K, torch.float64)
-    torch.testing.assert_close(added, alibi_reference(Q, K, alibi_slopes(heads)))
+    torch.testing.assert_close(added, literal(Q, K, heads))
     assert added.shape == (1, heads, 3, 7)
     assert (added[:, :, 0, 2] == 0).all()
     assert (added[:, :, 2, :5].diff(dim=-1) > 0).all()
@@ -69,7 +75,7 @@ def test_attention_with_alibi_equals_the_equation(causal):
     made, x = with_alibi(causal), torch.randn(2, 7, 12).double()
     q, k, v = made.project(x)
     here = torch.arange(7)[None]
-    bias = alibi_reference(here, here, alibi_slopes(3))
+    bias = literal(here, here, 3)
     expected = attention_reference(q, k, v, causal=causal, bias=bias)
     y = made(x).y
     torch.testing.assert_close(y, made.out(expected.transpose(1, 2).flatten(2)))
@@ -171,32 +177,9 @@ def test_what_is_left_out_of_squares_has_no_weight(large, dtype, bound):
         assert error < bound
 
 
-def test_windows_lose_no_distance_in_long_texts():
-    """ALiBi inside a plan of windows, far from the start, against the same window alone."""
-    torch.manual_seed(0)
-    length, window = 9000, 64
-    made = ef.create_mixer(
-        "longformer", width=12, heads=3, causal=True, position="alibi", window=window
-    )
-    x = torch.randn(1, length, 12)
-    with torch.no_grad():
-        got = made(x).y[:, -5:]
-        exact = made.double()(x[:, -2 * window :].double()).y[:, -5:]
-    torch.testing.assert_close(got.double(), exact, rtol=0, atol=1e-6)
-
-
 def test_the_bias_is_kept_exact_in_models_of_small_dtypes():
     model = Alibi(width=8, heads=12).to(torch.bfloat16)
     assert torch.equal(bias(model, Q, K), bias(Alibi(width=8, heads=12), Q, K))
-
-
-@DIRECTIONS
-def test_autocast_changes_little(causal):
-    made, x = with_alibi(causal).float(), torch.randn(2, 200, 12)
-    with torch.autocast("cpu", torch.bfloat16):
-        y = made(x).y
-    assert y.dtype == torch.bfloat16
-    torch.testing.assert_close(y.float(), made(x).y, rtol=0, atol=2e-2)
 
 
 def test_heads_of_a_mixed_layer_keep_their_slopes():
@@ -207,20 +190,6 @@ def test_heads_of_a_mixed_layer_keep_their_slopes():
     torch.testing.assert_close(added, bias(Alibi(width=16, heads=4), Q, K)[:, [1, 3]])
     tokens = torch.randint(0, 256, (2, 9))
     assert torch.isfinite(model(tokens).logits).all()
-
-
-def test_layers_of_other_mixers_may_stand_between():
-    model = ef.create_model(
-        "attention", width=16, heads=2, layers=2, position="alibi", window=ef.by_layer(4, None)
-    ).double()
-    tokens = torch.randint(0, 256, (2, 9))
-    state = model.init_state(2)
-    steps = []
-    for t in range(9):
-        out = model(tokens[:, t : t + 1], state=state)
-        state = out.state
-        steps.append(out.logits)
-    torch.testing.assert_close(torch.cat(steps, 1), model(tokens).logits)
 
 
 def test_bloom_with_our_slopes_gives_its_own_attention():

@@ -1,4 +1,4 @@
-"""What all positions have in common, as one table: order, shifts, pieces, padding, packing.
+"""What all positions have in common, as one table: order and shifts.
 
 Each row is a position with options that matter on 13 tokens, whether it sees distances alone, and
 how it is made blind, if it can be.
@@ -108,39 +108,6 @@ def test_a_common_shift_changes_nothing_where_distances_alone_are_seen(
         torch.testing.assert_close(second, first)
     else:
         assert (second - first).abs().max() > 1e-3
-
-
-@ROWS
-@pytest.mark.parametrize("size", [1, 3, LENGTH])
-def test_pieces_equal_the_whole(name, options, relative, blind, size):
-    made, tokens = model(name, options), text()
-    state, parts = made.init_state(2, dtype=torch.float64), []
-    for piece in tokens.split(size, 1):
-        out = made(piece, state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), made(tokens).logits)
-
-
-@ROWS
-@pytest.mark.parametrize("task", ["lm", "mlm"])
-def test_left_padding_changes_nothing(name, options, relative, blind, task):
-    made, tokens = model(name, options, task), text()
-    keep = torch.ones(2, LENGTH, dtype=torch.bool)
-    keep[0, :4] = False
-    padded = made(tokens, mask=Mask(keep=keep)).logits
-    torch.testing.assert_close(padded[0, 4:], made(tokens[:1, 4:]).logits[0])
-    torch.testing.assert_close(padded[1:], made(tokens[1:]).logits)
-
-
-@ROWS
-@pytest.mark.parametrize("task", ["lm", "mlm"])
-def test_packed_documents_equal_documents_alone(name, options, relative, blind, task):
-    made, tokens = model(name, options, task), text(1)
-    documents = torch.tensor([[4] * 5 + [1] * 1 + [9] * 7])
-    packed = made(tokens, mask=Mask(documents=documents)).logits
-    alone = [made(piece).logits for piece in tokens.split([5, 1, 7], 1)]
-    torch.testing.assert_close(packed, torch.cat(alone, 1))
 
 
 @pytest.mark.parametrize("name", ["shaw", "xl-relative", "da-transformer", "alibi", "rope"])

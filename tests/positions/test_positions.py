@@ -1,14 +1,12 @@
 """Positions by their identities, and against public implementations."""
 
-import math
-
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
+from everyformer.genes.positions.rope import rotate, rotate_reference
 from everyformer.genes.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
 
 torch.manual_seed(0)
@@ -20,21 +18,6 @@ POS = torch.tensor([[0, 1, 2, 17, 500]])
 def test_waves_equal_their_definition(layout, width):
     fast = sinusoid(POS, width, layout=layout, dtype=torch.float64)
     torch.testing.assert_close(fast, sinusoid_reference(POS, width, layout=layout))
-
-
-def test_a_shift_is_a_rotation_that_depends_on_the_shift_alone():
-    width, shift = 16, 5
-    theta = 10000 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    for p in (0, 3, 200):
-        here, there = sinusoid(torch.tensor([p, p + shift]), width, dtype=torch.float64)
-        pairs = torch.complex(here[1::2], here[0::2])
-        turned = pairs * torch.polar(torch.ones_like(theta), shift * theta)
-        torch.testing.assert_close(torch.complex(there[1::2], there[0::2]), turned)
-
-
-def test_waves_have_norm_sqrt_of_half_the_width():
-    norms = sinusoid(POS, 64, dtype=torch.float64).norm(dim=-1)
-    torch.testing.assert_close(norms, torch.full_like(norms, math.sqrt(32)))
 
 
 def test_waves_equal_the_roformer_table():
@@ -88,23 +71,6 @@ def test_half_layout_equals_llama_and_interleaved_equals_gptj():
     sin, cos = table.split(4, dim=-1)
     expected = gptj.apply_rotary_pos_emb(q.transpose(1, 2), sin, cos).transpose(1, 2)
     torch.testing.assert_close(rotate(q, POS, layout="interleaved"), expected, rtol=0, atol=2e-5)
-
-
-def test_partial_rotation_leaves_the_tail_alone():
-    rope = Rope(width=16, heads=2, options={"fraction": 0.5})
-    q = torch.randn(1, 2, 5, 8)
-    turned = rope.rotate(q, POS)
-    assert torch.equal(turned[..., 4:], q[..., 4:])
-    assert not torch.equal(turned[..., :4], q[..., :4])
-
-
-def test_learned_rows_beyond_the_text_get_no_gradient():
-    model = ef.create_model("learned", width=8, layers=1, heads=2, max_length=10)
-    tokens = torch.randint(0, 256, (2, 6))
-    model(tokens, targets=tokens).loss.backward()
-    gradient = model.position.table.grad
-    assert (gradient[:6] != 0).any(1).all()
-    assert (gradient[6:] == 0).all()
 
 
 def test_learned_equals_sinusoidal_when_it_holds_the_same_waves():

@@ -57,6 +57,8 @@ def test_t5s_farthest_distance_with_a_row_of_its_own(causal, buckets, rows):
 @pytest.mark.parametrize(
     ("positions", "lengths"),
     [
+        ([0, 1, 2, 3], [4, 4, 4, 4]),
+        ([0, 1, 1, 2, 0, 1, 0, 0, 5], [3, 3, 3, 3, 2, 2, 1, 6, 6]),
         # a sequence begins at 0, or where positions fall back
         ([3, 4, 5, 2, 3], [6, 6, 6, 4, 4]),
         ([9, 1, 0, 1, 2, 7, 6], [10, 2, 8, 8, 8, 8, 7]),

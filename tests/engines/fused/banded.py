@@ -5,6 +5,7 @@ from inspect import signature
 
 import pytest
 import torch
+from agreed import agree
 
 from everyformer.engines.averages import banded
 from everyformer.engines.fused.banded import call
@@ -61,16 +62,6 @@ def literal(k, v, bias, causal, lead):
     scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
     average = (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
     return average, torch.logsumexp(scores, 2)
-
-
-def agree(found, expected, tolerance):
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
-        assert a.is_contiguous()
-        size = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 1.0
-        torch.testing.assert_close(
-            a.double(), b.double(), rtol=tolerance, atol=tolerance * max(size, 1)
-        )
 
 
 def check(given, tolerance):

@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from agreed import agree
 
 from everyformer.engines.averages import dense
 from everyformer.engines.fused.dense import call
@@ -43,14 +44,6 @@ def literal(k, v, rows, columns, offset, causal):
     scores = k[:, None] + w.permute(1, 2, 0)[None, ..., None]
     average = (torch.softmax(scores, 2).nan_to_num(0.0) * v[:, None]).sum(2)
     return average, torch.logsumexp(scores, 2)
-
-
-def agree(found, expected, tolerance):
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
-        assert a.is_contiguous()
-        if b.numel():
-            assert (a.double() - b.double()).abs().max() <= tolerance * max(b.abs().max(), 1)
 
 
 def check(given, tolerance):

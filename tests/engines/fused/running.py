@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from agreed import agree
 
 from everyformer.engines.averages import running
 from everyformer.engines.fused import running as fused
@@ -35,16 +36,6 @@ def draw(shape, scale=1.0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(length)
     k = torch.randn(batch, length, heads, keys, generator=generator) * scale
     return k.to(dtype), torch.randn(batch, length, heads, values, generator=generator).to(dtype)
-
-
-def agree(found, expected, tolerance):
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
-        assert a.is_contiguous()
-        size = b[b.isfinite()].abs().max().item() if b.isfinite().any() else 1.0
-        torch.testing.assert_close(
-            a.double(), b.double(), rtol=tolerance, atol=tolerance * max(size, 1)
-        )
 
 
 def check(k, v, tolerance, logs=True):

@@ -82,9 +82,7 @@ class MemorizingOptions(Options):
     """whether the layer's own position acts on the window"""
     written: Literal["segment", "leaving"] = "segment"
     """what is stored: all before a token's segment, or what has left its window"""
-    half: Annotated[bool, Affects("speed")] = False
-    """whether the store is held in float16"""
-    gone: ClassVar[dict[str, Any]] = {"stores": None}
+    gone: ClassVar[dict[str, Any]] = {"stores": None, "half": False}
 
 
 @state
@@ -224,11 +222,8 @@ class MemorizingMemory(Memory):
     def init_state(self, batch_size: int, width: int, **like: Any) -> MemorizingState:
         rows = (batch_size, self._heads[1])
         window = KeyValueState.empty(rows, *self._dims, **like)
-        stored = KeyValueState.empty(rows, *self._dims, **like | self._held(like.get("dtype")))
+        stored = KeyValueState.empty(rows, *self._dims, **like)
         return MemorizingState(window.seen, window, stored, torch.zeros_like(window.seen))
-
-    def _held(self, dtype: torch.dtype | None) -> dict[str, Any]:
-        return {"dtype": torch.float16 if self.options.half else dtype}
 
     def recall(self, state: MemorizingState, length: int) -> Recalled:
         return Recalled(state.rows)
@@ -242,8 +237,7 @@ class MemorizingMemory(Memory):
         k, v = tokens.keys.detach(), tokens.values.detach()
         if state is None:
             rows = (k.shape[0], k.shape[1])
-            like = {"device": k.device, **self._held(k.dtype)}
-            stored = KeyValueState.empty(rows, *self._dims, **like)
+            stored = KeyValueState.empty(rows, *self._dims, device=k.device, dtype=k.dtype)
         else:
             stored = state.stored
         return StoreLookup(self, tokens, stored.append(k, v, tokens.order, tokens.keep))
@@ -316,8 +310,6 @@ class MemorizingMemory(Memory):
                 continue
             head = h * tokens.keys.shape[1] // heads
             keys, values = (t[b, head, past].detach() for t in (tokens.keys, tokens.values))
-            if self.options.half:
-                keys, values = keys.half().to(y), values.half().to(y)
             scores = keys @ tokens.queries[b, h, i]
             best = scores.argsort(descending=True)[: self.options.neighbours]
             weights = scores[best].exp()

@@ -63,18 +63,6 @@ def alibi_slopes_reference(heads: int) -> tuple[float, ...]:
     return first + tuple(2 ** (-4 * (2 * h - 1) / n) for h in range(1, heads - n + 1))
 
 
-def alibi_reference(q_positions: Tensor, k_positions: Tensor, slopes: tuple[float, ...]) -> Tensor:
-    """The definition, one number at a time, in float64: -m_h |i - j| as (B or 1, H, L, S)."""
-    rows = max(len(q_positions), len(k_positions))
-    queries = q_positions.expand(rows, -1).tolist()
-    keys = k_positions.expand(rows, -1).tolist()
-    bias = [
-        [[[-m * abs(i - j) for j in row_keys] for i in row_queries] for m in slopes]
-        for row_queries, row_keys in zip(queries, keys, strict=True)
-    ]
-    return torch.tensor(bias, dtype=torch.float64)
-
-
 def _limits(make: Make) -> list[Pair]:
     """Slopes of zero are attention without positions."""
     return [at_zero(make, "alibi", 0.0, slopes=(0.0,) * HEADS)]

@@ -52,15 +52,6 @@ class AxialOptions(Options):
     these are scaled, 1; with combine='sum' over sqrt(n))"""
 
 
-def axial_reference(position: int, tables: list[Tensor], combine: str = "concat") -> Tensor:
-    """The definition, for one position: digit by digit from the last."""
-    parts: list[Tensor] = []
-    for table in reversed(tables):
-        position, digit = divmod(position, len(table))
-        parts.insert(0, table[digit])
-    return torch.stack(parts).sum(0) if combine == "sum" else torch.cat(parts)
-
-
 def _limits(make: Make) -> list[Pair]:
     """One axis is a learned table."""
     one = Axial(width=WIDTH, max_length=LONGEST, options={"shape": (LONGEST,)})

@@ -47,11 +47,6 @@ class DaTransformerOptions(Options):
     """tokens that count as one unit of distance"""
 
 
-def factor_reference(distance: float, alpha: float, beta: float, scale: float = 1.0) -> float:
-    """The definition of f for one distance, as the paper writes it, in float64."""
-    return (1 + math.exp(beta)) / (1 + math.exp(beta - alpha * abs(distance) / scale))
-
-
 def _limits(make: Make) -> list[Pair]:
     """alpha = 0 is the attention of positive scores."""
     mixer: Any = make("attention", position="da-transformer")

@@ -48,20 +48,6 @@ class T5RelativeOptions(Options):
     """standard deviation of the table at the start (default: 1/sqrt(width))"""
 
 
-def buckets_reference(distance: int, buckets: int, max_distance: int, causal: bool) -> int:
-    """The definition for one distance d = i - j, logarithms in float64."""
-    upper = 0
-    if not causal:
-        buckets //= 2
-        upper = buckets if distance < 0 else 0
-        distance = abs(distance)
-    exact = buckets // 2
-    if distance < exact:
-        return upper + max(distance, 0)
-    share = math.log(distance / exact) / math.log(max_distance / exact)
-    return upper + min(exact + int(share * (buckets - exact)), buckets - 1)
-
-
 def bucket_table(buckets: int, max_distance: int) -> Tensor:
     """Rows of the distances 0 .. max_distance on one side: int64.
 

@@ -48,13 +48,9 @@ def answer(
     if KIND == "positive":
         total += eps
         total = tl.where(total < EMPTY, float("inf"), total)
-    elif KIND == "signed":
+    else:
         size = tl.maximum(tl.abs(total), eps)
         total = tl.where(total < 0, -size, size)
-    elif KIND == "above":
-        total = tl.maximum(total, eps)
-    else:
-        total = tl.full([CHUNK], 1.0, tl.float32)
     row = (x // heads * length + t) * heads + x % heads
     tl.store(totals + row, total, inside)
     for j in range(0, values, VALUES):

@@ -31,10 +31,6 @@ def read_above(
     moved = -along / total
     if KIND == "signed":
         moved = tl.where(tl.abs(total) <= eps, 0.0, moved)
-    elif KIND == "above":
-        moved = tl.where(total <= eps, 0.0, moved)
-    elif KIND == "none":
-        moved = tl.zeros([CHUNK], tl.float32)
     _, before = fade_before(tl.load(highest + x * padded + t), tl.load(tops + at))
     tl.store(down + x * padded + t, moved)
     tl.store(scale + x * padded + t, before / total)

@@ -75,8 +75,6 @@ class ETCOptions(Options):
     """r, long tokens seen to each side"""
     clip: Count = 12
     """k, distances that have labels of their own"""
-    direction: bool = True
-    """whether left and right have different labels"""
     ordered: bool = True
     """whether global tokens have distances; without, all others have one label: contexts that stand
     in no order"""
@@ -89,7 +87,7 @@ class ETCOptions(Options):
     """which projections have a bias"""
     attention_dropout: Dropout = 0.0
     """dropout on the weights in training"""
-    gone: ClassVar[dict[str, Any]] = {"share_output": False, "hard_l2g": False}
+    gone: ClassVar[dict[str, Any]] = {"share_output": False, "hard_l2g": False, "direction": True}
 
 
 def _limits(make: Make) -> list[Pair]:
@@ -111,7 +109,7 @@ TRIALS = Trials(
         {},
         {"radius": 3, "clip": 2, "sharing": "sides"},
         {"radius": 2, "clip": 5, "sharing": "none", "bias": ("query", "key", "value", "output")},
-        {"radius": 0, "direction": False},
+        {"radius": 0, "clip": 1},
         {"radius": 4, "ordered": False, "hard_g2l": False},
     ),
     limits=_limits,
@@ -143,7 +141,7 @@ class ETC(BuiltMixer, RowMixer):
                 "to earlier ones; use it for tasks mlm and classify-text"
             )
         self.head_dim = heads_divide(width, heads, self.name)
-        self.distances = 2 * o.clip + 1 if o.direction else o.clip + 1
+        self.distances = 2 * o.clip + 1
         apart = o.sharing == "none"
         self.long = Side(width, o.bias, apart)
         self.summary = self.long if o.sharing == "all" else Side(width, o.bias, apart)
@@ -330,7 +328,7 @@ class ETC(BuiltMixer, RowMixer):
     def _distance(self, apart: Tensor) -> Tensor:
         """Labels of keys that are ``apart`` (key minus query) to the right."""
         k, away = self.options.clip, apart.abs().clamp(max=self.options.clip)
-        return torch.where(apart < 0, away + k, away) if self.options.direction else away
+        return torch.where(apart < 0, away + k, away)
 
     def _between_globals(self, apart: Tensor) -> Tensor:
         """Labels of global keys of global queries."""
