@@ -9,11 +9,10 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
 from everyformer.comparison.results import Results
-from everyformer.report.facts import facts
+from everyformer.report.facts import facts, remedies
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
 from everyformer.report.notes import notes
-from everyformer.report.remedies import remedies
 from everyformer.report.style import WIDE, styled
 from everyformer.report.table import cells
 from everyformer.report.words import question, title
@@ -43,7 +42,7 @@ def write_booklet(results: Results, path: Path) -> Path:
 
 def _texts(results: Results) -> list[Figure]:
     """The first pages: the question, the answer, what is to be known, and doubts with remedies."""
-    texts = [question(results), answer(results, short=True)]
+    texts = [question(results), answer(results)]
     texts += [f"{name}: {text}" for name, text in facts(results)]
     texts.append(f"Data: {results['data']['split']}")
     texts += [f"Doubt: {doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
