@@ -49,11 +49,11 @@ def decided(results: Results) -> bool:
 
 
 def doubts(results: Results) -> list[str]:
-    """Reasons to name no winner: those of the verdict, and losses that are not of writing."""
+    """Reasons to name no winner: losses that are not of writing, and those of the verdict."""
     best = results["verdict"]["best"]
     leaking = [row["member"] for row in finished(results) if row["leaks"] and row["member"] in best]
     said = [f"the loss of {few(leaking)} is {NOT_WRITING}"] if leaking else []
-    return [*results["verdict"]["doubts"], *said]
+    return [*said, *results["verdict"]["doubts"]]
 
 
 def winners(results: Results) -> list[str]:
