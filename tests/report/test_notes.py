@@ -40,7 +40,6 @@ def _one_function() -> Any:
     ("results", "said", "without", "never"),
     [
         (made_up(seeds=1), "One seed only", made_up(seeds=3), "One seed"),
-        (made_up(), "over 3 seeds", made_up(seeds=1), "over 3 seeds"),
         (made_up(), "gmlp 1.30", made_up(("attention",), qualities=(2.0,)), "equal size"),
         (made_up(half=0.25), "letter in common", made_up(half=0.1), "letter in common"),
         (made_up(half=0.01), "gmlp still improved", made_up(half=10), "still improved"),

@@ -47,27 +47,20 @@ def _texts(results: Results) -> list[Figure]:
     texts.append(f"Data: {results['data']['split']}")
     texts += [f"Doubt: {doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
     texts += [f"To be known: {note}" for note in notes(results)]
-    paragraphs = [textwrap.wrap(text, LETTERS, subsequent_indent="    ") for text in texts]
+    lines = [line for text in texts for line in (*_wrapped(text), "")][:-1]
+    size = math.ceil(len(lines) / math.ceil(len(lines) / LINES))
     result = []
-    for body in _pages(paragraphs):
+    for start in range(0, len(lines), size):
+        body = "\n".join(lines[start : start + size])
         figure = Figure(figsize=PAPER)
         figure.text(0.05, 0.95, title(results), fontsize=14, va="top")
-        figure.text(0.05, 0.89, "\n".join(body), fontsize=9, va="top", linespacing=1.35)
+        figure.text(0.05, 0.89, body.strip("\n"), fontsize=9, va="top", linespacing=1.35)
         result.append(figure)
     return result
 
 
-def _pages(paragraphs: list[list[str]]) -> list[list[str]]:
-    """Lines of as few pages as hold the paragraphs, with a blank one between them, and of about the
-    same length, so that the last one holds no line alone."""
-    total = sum(len(lines) + 1 for lines in paragraphs) - 1
-    full = math.ceil(total / math.ceil(total / LINES))
-    pages: list[list[str]] = [[]]
-    for lines in paragraphs:
-        if pages[-1] and (len(pages[-1]) >= full or len(pages[-1]) + len(lines) >= LINES):
-            pages.append([])
-        pages[-1] += [*([""] if pages[-1] else []), *lines]
-    return pages
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, LETTERS, subsequent_indent="    ")
 
 
 def _tables(results: Results) -> list[Figure]:

@@ -97,18 +97,18 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     short, long = contexts[0], contexts[-1]
     rows.sort(key=lambda row: row["decode_ms"].get(long, math.inf))
     figure, axes = ranked_figure([row["member"] for row in rows], 1.3)
+    band: dict[str, Any] = {"alpha": 0.3, "solid_capstyle": "butt"}
     for line, row in enumerate(rows):
         style, spent = styles[row["member"]], row["decode_ms"]
-        size = 4.5 if style.named else 3
+        size, colour = 4.5 if style.named else 3, style.colour
         ends = [spent[c] for c in (short, long) if c in spent]
-        axes.plot(ends, [line] * len(ends), color=style.colour, linewidth=1)
-        for context, face in ((short, "none"), (long, style.colour)):
-            if (around := row["decode_spread"].get(context)) is not None:
-                band: dict[str, Any] = {"linewidth": size, "alpha": 0.3, "solid_capstyle": "butt"}
-                axes.plot(around, [line, line], color=style.colour, **band)
+        axes.plot(ends, [line] * len(ends), color=colour, linewidth=1)
+        for context, face in ((short, "none"), (long, colour)):
+            if around := row["decode_spread"].get(context):
+                axes.plot(around, [line, line], color=colour, linewidth=size, **band)
             if context in spent:
-                at: dict[str, Any] = {"color": style.colour, "markersize": size}
-                axes.plot(spent[context], line, "o", markerfacecolor=face, **at)
+                at = spent[context]
+                axes.plot(at, line, "o", color=colour, markersize=size, markerfacecolor=face)
     for context, face in ((short, "none"), (long, "#808890")):
         axes.plot([], [], "o", color="#808890", markerfacecolor=face, label=f"after {context}")
     axes.set_xscale("log")

@@ -101,11 +101,6 @@ def _intervals(rows: list[TableRow]) -> Iterator[str]:
             "One seed only: the interval is over validation sequences. It says how sure the "
             "measurement of this one trained model is, not how another training would turn out."
         )
-    else:
-        yield (
-            f"The interval is of the mean over {rows[0]['seeds']} seeds (Student's t): how much "
-            "another set of trainings would differ."
-        )
 
 
 def _smallest(results: Results, rows: list[TableRow]) -> Iterator[str]:

@@ -36,8 +36,7 @@ from everyformer.system.files import file_written_whole, named_as
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
 PAGES = ("curves", "table", "page", *FIGURES)
-"""what is drawn of
-several trainings (`everyformer.report.curves`), or of a comparison"""
+"""what is drawn of several trainings, or of a comparison"""
 
 
 @dataclass(eq=False)
