@@ -5,7 +5,6 @@ loaded from elsewhere. Here stand the plain values that it writes.
 """
 
 import re
-import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -191,7 +190,6 @@ def _insides(
     rows = finished(results) if complete else []
     best = [row["member"] for row in pictured(results)]
     sampled = [row for row in rows if row["sample"]]
-    out, runs = results["config"]["out"], {r["member"]: r["folder"] for r in results["runs"][::-1]}
     learned = []
     for n, one in enumerate(learned_of_all(results, folder) if complete else ()):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in one.member)
@@ -212,11 +210,7 @@ def _insides(
         "sampled": [row for row in sampled if row["member"] in best],
         "sampled_others": [row for row in sampled if row["member"] not in best],
         "learned": learned,
-        "unseen": [
-            shlex.join(["everyformer", "show", f"{out}/{runs[row['member']]}", "all"])
-            for row in rows
-            if row["member"] not in best
-        ],
+        "unseen": len(rows) > len(best),
     }
 
 

@@ -13,7 +13,6 @@ from everyformer.report.headline import decided
 from everyformer.report.lines import Lines
 from everyformer.report.selection import baseline, crowded
 from everyformer.report.style import INK, MANY, Drawing, Styles, label_decades, new_figure, styled
-from everyformer.report.words import brief, several
 
 COSTS = ("training", "writing")
 """what is paid: the speed of training, the time that a token takes to write"""
@@ -72,7 +71,10 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, handletextpad=0.1)
     title = f"Quality against {'time of writing' if writes else 'speed of training'}"
-    return Drawing(f"cost-{what}", title, figure, _caption(results, leading, costs, writes))
+    names = f": {few(leading)}" if decided(results) else ""
+    bars = "" if crowd else " Bars: 95% intervals and quartiles."
+    caption = f"Line: what no other member beats in both, by these numbers{names}.{bars}"
+    return Drawing(f"cost-{what}", title, figure, caption)
 
 
 def front(places: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -84,20 +86,3 @@ def front(places: Mapping[str, tuple[float, float]]) -> list[str]:
         if not result or place[1] < places[result[-1]][1] or place == places[result[-1]]:
             result.append(name)
     return result
-
-
-def _caption(results: Results, leading: list[str], costs: Mapping[str, float], writes: bool) -> str:
-    unit = "ms a token" if writes else "tokens per second"
-    first, last = (brief(costs[member]) for member in (leading[0], leading[-1]))
-    ends = f"at {first} {unit}" if first == last else f"from {first} to {last} {unit}"
-    cheaper = "writes faster" if writes else "trains faster"
-    if not decided(results):
-        words = f"Line: what no other member beats in both, by these numbers, {ends}."
-    elif len(leading) == 1:
-        words = f"{leading[0]} is ahead in both: none is better, and none {cheaper}."
-    else:
-        words = (
-            f"On the line, {ends}, {several(leading, 'lies', 'lie')} {few(leading)}: whatever "
-            f"{cheaper} than one of them is not as good."
-        )
-    return words if crowded(results) else f"{words} Bars: 95% intervals and quartiles."

@@ -22,7 +22,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.measures import METRICS
 from everyformer.core.student import mean_interval
 from everyformer.core.wording import few
-from everyformer.report.headline import decided, winners
+from everyformer.report.headline import decided
 from everyformer.report.lines import Lines
 from everyformer.report.style import Drawing, Styles, new_figure, styled
 from everyformer.report.words import count
@@ -96,9 +96,9 @@ def draw_loss(results: Results, styles: Styles, axis: Axis) -> Drawing | None:
         # the fall from chance in the first steps would press all else to the floor
         seen += [*losses[len(losses) // 8 :], *validation[1]]
     _finish(lines, drawn, axis, seen)
-    caption = f"{_at_equal(runs, axis, drawn, bool(winners(results)))} Markers: validation; thin "
+    caption = f"{_at_equal(runs, axis, drawn)} Markers: validation; thin lines: training."
     title = f"Loss against {AXES[axis].split(' (')[0]}"
-    return Drawing(f"loss-{axis}", title, figure, f"{caption}lines: training.")
+    return Drawing(f"loss-{axis}", title, figure, caption)
 
 
 def _finish(lines: Lines, drawn: Quantity, axis: Axis, seen: Sequence[float]) -> None:
@@ -114,9 +114,8 @@ def _finish(lines: Lines, drawn: Quantity, axis: Axis, seen: Sequence[float]) ->
     lines.name()
 
 
-def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bool) -> str:
-    """The order where all have spent the same, by the first seed of each; who leads if that may
-    be said."""
+def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity) -> str:
+    """The order where all have spent the same, by the first seed of each."""
     firsts = {run["member"]: drawn.evaluated(run, axis) for run in reversed(runs)}
     shared = min(spent[-1] for spent, _ in firsts.values())
     reached = sorted(
@@ -125,21 +124,14 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity, settled: bo
         if spent[0] <= EARLY * shared
     )
     late = len(reached) < len(firsts)
+    if late and len(reached) == 1:
+        return "No two members were evaluated after spending the same: compare the thin lines."
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
     spent = amount.get(axis, f"{shared:.3g} FLOPs")
-    if len(runs) > len(firsts):
-        spent += " (first seed)"
-    words = [f"{member} {value:.3f}" for value, member in reached]
-    if len(words) == 1:
-        if late:
-            return "No two members were evaluated after spending the same: compare the thin lines."
-        return f"After {spent}: {words[0]} {drawn.unit}."
-    order = f"{few(words)} {drawn.unit}"
-    equal = words[0].split()[-1] == words[1].split()[-1]
-    leads = f"{reached[0][1]} is lowest ({order})" if settled and not equal else order
-    if late:
-        return f"Of the members that were evaluated after {spent}: {leads}."
-    return f"After {spent}, which all spent: {leads}."
+    spent += " (first seed)" if len(runs) > len(firsts) else ""
+    order = few([f"{member} {value:.3f}" for value, member in reached])
+    of = "Of the members that were evaluated after" if late else "After"
+    return f"{of} {spent}: {order} {drawn.unit}."
 
 
 @styled
@@ -226,15 +218,14 @@ def draw_positions(results: Results, styles: Styles) -> Drawing | None:
     lines.name()
     gain, member, early, late = max(gains)
     falls = f"from {early:.3f} at the start to {late:.3f} over the second half of the sequence"
+    caption = f"The widest fall with context is {falls}."
+    if decided(results):
+        caption = f"The loss of {member} falls most with context: {falls}."
     if gain <= 0:
         caption = (
             "No member predicts better late in the sequence than at its start: context does not "
             "help yet."
         )
-    elif decided(results):
-        caption = f"The loss of {member} falls most with context: {falls}."
-    else:
-        caption = f"The widest fall with context is {falls}."
     return Drawing("positions", "Quality against length of context", figure, caption)
 
 
