@@ -7,7 +7,7 @@ loaded from elsewhere. Here stand the plain values that it writes.
 import re
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -122,25 +122,20 @@ def _code(text: str) -> Markup:
 def _table(results: Results, styles: Styles) -> dict[str, Any]:
     """The table, and what explains it."""
     columns, rows = cells(results)
-    families, sentences = [*styles.families], limits(results)
+    sentences, crowd = limits(results), crowded(results)
+    families = {family: n for n, family in enumerate(styles.families)} if crowd else {}
     shown = [
         {
-            "member": row["member"],
-            "leaks": row["leaks"],
+            "member": row["member"], "leaks": row["leaks"], "cells": own, "group": row["group"],
+            "family": families.get(row["group"]),
             "limits": [n for n, of in enumerate(sentences.values(), 1) if row["member"] in of],
-            "group": row["group"],
-            "family": families.index(row["group"])
-            if crowded(results) and row["group"] in families
-            else None,
-            "cells": own,
         }
         for row, own in rows
-    ]
-    spots = {row["member"]: _spot(styles[row["member"]].colour) for row in results["rows"]}
+    ]  # fmt: skip
     return {
-        "crowded": crowded(results),
+        "crowded": crowd,
         "families": [(family, _spot(colour)) for family, colour in styles.families.items()],
-        "colours": spots,
+        "colours": {r["member"]: _spot(styles[r["member"]].colour) for r in results["rows"]},
         "titles": [column.title for column in columns],
         "rows": shown,
         "failed": [row for row in results["rows"] if row["status"] == "failed"],
@@ -162,24 +157,31 @@ def _figures(
     result: dict[str, Any] = {"main": [], "more": []}
     training = results["config"]["training"]
     spent = next((one for one in BUDGETS if training[f"budget_{one}"] is not None), "tokens")
-    for n, drawing in enumerate(draw_all(results, complete=complete)):
-        figure, caption, path = drawing.figure, drawing.caption, f"{drawing.name}.svg"
-        rows = min(3, round(figure.get_figheight() / TALL))
-        place = "main" if drawing.name in (*MAIN, f"loss-{spent}") else "more"
-        result[place].append({
-            "title": drawing.title,
-            "kind": f"rows{rows}" if rows > 1 else "",
-            "svg": _svg(figure, folder, path, f"f{n}", caption, styles.titles()),
-            "caption": caption,
-        })  # fmt: skip
+    for n, one in enumerate(draw_all(results, complete=complete)):
+        rows = min(3, round(one.figure.get_figheight() / TALL))
+        path = folder and folder / f"{one.name}.svg"
+        svg = _svg(one.figure, path, f"f{n}", one.caption, styles.titles())
+        kind = f"rows{rows}" if rows > 1 else ""
+        place = "main" if one.name in (*MAIN, f"loss-{spent}") else "more"
+        result[place].append(Shown(one.title, one.caption, svg, kind))
     return result
 
 
-def _svg(figure: Figure, folder: Path | None, name: str, *about: Any) -> Markup:
-    """A figure on the page, and in ``folder`` as a file; ``about`` as `inline_svg` takes it."""
+class Shown(NamedTuple):
+    """A figure of the page."""
+
+    title: str
+    caption: str
+    svg: Markup
+    kind: str
+    """its class, which says how much room it takes"""
+
+
+def _svg(figure: Figure, path: Path | None, *about: Any) -> Markup:
+    """A figure on the page, and as a file; ``about`` as `inline_svg` takes it."""
     svg = svg_text(figure)
-    if folder is not None:
-        save_svg(svg, folder / name)
+    if path is not None:
+        save_svg(svg, path)
     return Markup(inline_svg(svg, *about))
 
 
@@ -193,19 +195,14 @@ def _insides(
     learned = []
     for n, one in enumerate(learned_of_all(results, folder) if complete else ()):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in one.member)
-        drawn = [
-            {
-                "title": _picture_title(name),
-                "kind": "full" if figure.get_figwidth() > ROOMY else "",
-                "svg": _svg(figure, figures, f"{stem}-{name}.svg", f"p{n}-{name}", caption),
-                "caption": caption,
-            }
-            for name, figure in one.pictures.items()
-            for caption in [str(figure.get_label())]
-        ]
-        learned.append({
-            "member": one.member, "why": one.why, "paper": _paper(one.member), "figures": drawn
-        })  # fmt: skip
+        drawn = []
+        for name, figure in one.pictures.items():
+            caption, path = str(figure.get_label()), figures and figures / f"{stem}-{name}.svg"
+            kind = "full" if figure.get_figwidth() > ROOMY else ""
+            svg = _svg(figure, path, f"p{n}-{name}", caption)
+            drawn.append(Shown(_picture_title(name), caption, svg, kind))
+        about = {"member": one.member, "why": one.why, "paper": _paper(one.member)}
+        learned.append(about | {"figures": drawn})
     return {
         "sampled": [row for row in sampled if row["member"] in best],
         "sampled_others": [row for row in sampled if row["member"] not in best],

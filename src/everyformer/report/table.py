@@ -113,51 +113,35 @@ def meaning(results: Results) -> str:
 
 def _columns(results: Results) -> list[Column]:
     metric, rows, base = METRICS[results["metric"]], finished(results), baseline(results)
-    columns = []
-    if len(rows) > 1:
-        columns.append(Column("tier", "tier", lambda row: " ".join(row["letters"]) or None))
-    columns.append(
-        Column(
-            f"{metric.unit} ({metric.better} is better)",
-            metric.unit,
-            lambda row: row["quality"],
-            metric.written,
-            metric.better,
-            lambda row: interval(row, results["metric"]),
-            lambda row: row["interval"],
-            tiers=bool(results["contrasts"]),
-        )
-    )
+    contexts, whole = contexts_of(rows), "{:,.0f}".format
+    quality = Column(
+        f"{metric.unit} ({metric.better} is better)", metric.unit, lambda row: row["quality"],
+        metric.written, metric.better, lambda row: interval(row, results["metric"]),
+        lambda row: row["interval"], tiers=bool(results["contrasts"]),
+    )  # fmt: skip
+    tier = Column("tier", "tier", lambda row: " ".join(row["letters"]) or None)
+    columns = [tier, quality] if len(rows) > 1 else [quality]
     if crowded(results) and base is not None:
         title = f"difference to {base['member']}"
         columns.append(Column(title, title, lambda row: _difference(row, base, results)))
     if results["config"]["lr_grid"]:
         rate = "learning rate"
         columns.append(Column(rate, rate, lambda row: row.get("lr"), "{:g}".format))
-    whole = "{:,.0f}".format
     columns += [
         Column(
-            "parameters", "parameters", lambda row: row["parameters"], "{:,}".format, None, _ratio
+            "parameters", "parameters", lambda row: row["parameters"], "{:,}".format, below=_ratio
         ),
         Column(
-            "training speed (tokens per second)",
-            "tokens/s in training",
-            lambda row: row["tokens_per_second"],
-            whole,
-            "higher",
-            lambda row: between(row["speed_spread"], whole),
-            lambda row: row["speed_spread"],
+            "training speed (tokens per second)", "tokens/s in training",
+            lambda row: row["tokens_per_second"], whole, "higher",
+            lambda row: between(row["speed_spread"], whole), lambda row: row["speed_spread"],
         ),
         Column("memory of training", "memory", lambda row: row["peak_bytes"], size, "lower"),
         Column(
-            "seconds to match the last row",
-            "s to match the last row",
-            lambda row: row.get("seconds_to_slowest"),
-            brief,
-            "lower",
+            "seconds to match the last row", "s to match the last row",
+            lambda row: row.get("seconds_to_slowest"), brief, "lower",
         ),
-    ]
-    contexts = contexts_of(rows)
+    ]  # fmt: skip
     columns += [_decoding(context) for context in contexts]
     for context in contexts:
         held = partial(_held, context=context)
@@ -177,13 +161,11 @@ def _decoding(context: str) -> Column:
     return Column(
         f"writing after {int(context):,} tokens (ms per token)",
         f"ms a token after {int(context):,}",
-        lambda row: row["decode_ms"].get(context),
-        brief,
-        "lower",
+        lambda row: row["decode_ms"].get(context), brief, "lower",
         lambda row: between(row["decode_spread"].get(context)),
         lambda row: row["decode_spread"].get(context),
         lacking=lambda row: _unable(row, int(context)),
-    )
+    )  # fmt: skip
 
 
 def _unable(row: TableRow, context: int) -> str:
