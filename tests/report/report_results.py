@@ -48,29 +48,15 @@ def made_up(
         "command": "everyformer compare attention gmlp --out runs/cmp",
         "config": config,
         "environment": {
-            "python": "3.12.0",
-            "packages": {"everyformer": "0.1.0", "torch": "2.13.0"},
-            "platform": "Linux",
-            "processor": "x86_64",
-            "cores": 2,
-            "torch_threads": 2,
-            "accelerator": None,
-            "folder": "/nowhere",
-            "git_revision": None,
-            "git_changes": False,
+            "python": "3.12.0", "packages": {"everyformer": "0.1.0", "torch": "2.13.0"},
+            "platform": "Linux", "processor": "x86_64", "cores": 2, "torch_threads": 2,
+            "accelerator": None, "folder": "/nowhere", "git_revision": None, "git_changes": False,
         },
         "data": {
-            "name": "stdlib",
-            "task": "classify-image" if metric == "accuracy" else "lm",
-            "kind": "text",
-            "vocabulary": 256,
-            "classes": [],
-            "length": 64,
-            "image": None,
-            "bytes_per_token": 1.0,
+            "name": "stdlib", "task": "classify-image" if metric == "accuracy" else "lm",
+            "kind": "text", "vocabulary": 256, "classes": [], "length": 64, "image": None,
+            "bytes_per_token": 1.0, "fingerprint": "f00d", "tokenizer": "bytes",
             "split": "the end is held out: 1,000 training and 100 validation tokens",
-            "fingerprint": "f00d",
-            "tokenizer": "bytes",
         },
         "metric": metric,
         "better": better,
@@ -81,7 +67,7 @@ def made_up(
         "verdict": judged | {"doubts": [*judged["doubts"], *doubts]},
         "waiting": list(waiting),
         "next": [["look into it", "everyformer show 'runs/a b' all"]],
-    }
+    }  # fmt: skip
 
 
 def _contrast(better: Any, worse: Any) -> dict[str, Any]:
@@ -119,70 +105,41 @@ def same(results: Any, *names: str) -> None:
 
 
 def _row(member: str, value: float, half: float, seeds: int, n: int) -> dict[str, Any]:
-    return {
-        "member": member,
-        "status": "done",
-        "parameters": 100_000 + 30_000 * n,
-        "seeds": seeds,
-        "quality": value,
-        "interval": [value - half, value + half],
+    more = n + 1
+    unknown = ("baseline", "beats_baseline", "calibrated", "load", "leaks", "longest")
+    return dict.fromkeys(unknown) | {
+        "member": member, "status": "done", "group": "attention", "seeds": seeds,
+        "parameters": 100_000 + 30_000 * n, "parameter_ratio": 1 + 0.3 * n,
+        "quality": value, "interval": [value - half, value + half],
         "interval_of": "seeds" if seeds > 1 else "validation sequences",
         "values": [value + 0.01 * seed for seed in range(seeds)],
-        "baseline": None,
-        "beats_baseline": None,
-        "tokens_per_second": 1000.0 * (n + 1),
-        "trained_tokens_per_second": 1000.0 * (n + 1),
-        "tokens": 60_000 * (n + 1),
-        "flops": 1e9 * (n + 1),
-        "steps": 60 * (n + 1),
-        "seconds": 6.0,
-        "speed_spread": [990.0 * (n + 1), 1010.0 * (n + 1)],
-        "decode_spread": {"64": [0.45, 0.55], "1024": [0.55 + n, 0.65 + n]},
-        "limits": [],
-        "calibrated": None,
-        "load": None,
-        "leaks": None,
-        "group": "attention",
-        "letters": [],
-        "same_as": [],
-        "peak_bytes": 5_000_000,
+        "tokens_per_second": 1000.0 * more, "trained_tokens_per_second": 1000.0 * more,
+        "speed_spread": [990.0 * more, 1010.0 * more],
+        "tokens": 60_000 * more, "flops": 1e9 * more, "steps": 60 * more, "seconds": 6.0,
+        "peak_bytes": 5_000_000, "seconds_to_slowest": 3.0 + n,
         "decode_ms": {"64": 0.5, "1024": 0.6 + n},
-        "decode_bytes": {"64": 1024, "1024": 1024 * (n + 1)},
-        "state_bytes": 1024 * (n + 1),
-        "longest": None,
+        "decode_spread": {"64": [0.45, 0.55], "1024": [0.55 + n, 0.65 + n]},
+        "decode_bytes": {"64": 1024, "1024": 1024 * more}, "state_bytes": 1024 * more,
+        "limits": [], "letters": [], "same_as": [],
         "by_position": [[0.0, 2.0], [32.0, 1.5]],
         "sample": {"prompt": f"{NASTY} & ", "text": "after\x00</pre>"},
-        "seconds_to_slowest": 3.0 + n,
-        "parameter_ratio": 1 + 0.3 * n,
         "beats_attention_from": 512 if n else None,
-    }
+    }  # fmt: skip
 
 
 def _run(member: str, value: float, half: float, seed: int, metric: str) -> dict[str, Any]:
-    training = [
-        {"step": s, "seconds": s / 10, "tokens": 1000 * s, "flops": 1e7 * s, "loss": 5 - s / 30}
-        for s in range(1, 61, 5)
-    ]
+    def spent(step: int) -> dict[str, Any]:
+        return {"step": step, "seconds": step / 10, "tokens": 1000 * step, "flops": 1e7 * step}
+
     evaluations = [
-        {
-            "step": s,
-            "seconds": s / 10,
-            "tokens": 1000 * s,
-            "flops": 1e7 * s,
-            "evaluation": _evaluation(value + (60 - s) / 60, half, metric),
-        }
+        spent(s) | {"evaluation": _evaluation(value + (60 - s) / 60, half, metric)}
         for s in (20, 40, 60)
     ]
     return {
-        "member": member,
-        "seed": seed,
-        "lr": 1e-3,
-        "folder": f"runs/{member}-seed{seed}",
-        "status": "done",
-        "evaluation": evaluations[-1]["evaluation"],
-        "training": training,
-        "evaluations": evaluations,
-    }
+        "member": member, "seed": seed, "lr": 1e-3, "folder": f"runs/{member}-seed{seed}",
+        "status": "done", "evaluation": evaluations[-1]["evaluation"], "evaluations": evaluations,
+        "training": [spent(s) | {"loss": 5 - s / 30} for s in range(1, 61, 5)],
+    }  # fmt: skip
 
 
 def _evaluation(value: float, half: float, metric: str) -> dict[str, Any]:
@@ -193,15 +150,7 @@ def _point(member: str, length: int, n: int) -> dict[str, Any]:
     # attention quadratic, the others linear: they cross at 256
     seconds = 1e-8 * length**2 if n == 0 else 2.5e-6 * length
     return {
-        "member": member,
-        "length": length,
-        "source": "everyformer",
-        "work": "pass",
-        "status": "ok",
-        "detail": "",
-        "seconds": seconds,
-        "quartiles": [0.9 * seconds, 1.1 * seconds],
-        "peak_bytes": 1000 * length,
-        "flops": 1,
-        "state_bytes": None,
-    }
+        "member": member, "length": length, "source": "everyformer", "work": "pass",
+        "status": "ok", "detail": "", "seconds": seconds, "flops": 1, "state_bytes": None,
+        "quartiles": [0.9 * seconds, 1.1 * seconds], "peak_bytes": 1000 * length,
+    }  # fmt: skip

@@ -34,7 +34,7 @@ def test_a_notebook_has_every_cell_and_no_markup_of_others(done: Comparison) -> 
     assert html is not None
     assert "<script" not in html
     assert "<td>&lt;script&gt;" in html
-    assert "<td>2.400 to 2.600</td>" in html
+    assert "<td>2.500 (2.400 to 2.600)</td>" in html
     assert "attention is best after 60 seconds of training" in html
 
 

@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 from report_results import NASTY, made_up, many
 
-from everyformer.report.comparison import _repeat, changes, write_report
-from everyformer.report.words import safe
+from everyformer.report.comparison import _budget, _repeat, changes, write_report
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
@@ -21,12 +20,13 @@ VOID = {"meta", "br", "img", "link", "hr", "input"}
 class _Page(HTMLParser):
     """Checks nesting and keeps what matters."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__()
+        self.markup = (folder / "report.html").read_text("utf-8")
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.feed(text)
+        self.words = ""
+        self.feed(self.markup)
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
@@ -41,50 +41,55 @@ class _Page(HTMLParser):
         assert self.open.pop() == tag
 
     def handle_data(self, data: str) -> None:
-        self.text.append(data)
+        self.words += data
 
 
-def _write(results: dict[str, Any], folder: Path) -> tuple[str, _Page]:
+def _write(results: dict[str, Any], folder: Path, **how: Any) -> _Page:
     # as from results.json: a report needs nothing that JSON does not keep
-    text = write_report(json.loads(json.dumps(results)), folder).read_text(encoding="utf-8")
-    return text, _Page(text)
+    write_report(json.loads(json.dumps(results)), folder, **how)
+    return _Page(folder)
 
 
 @pytest.fixture(scope="module")
-def nasty(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, _Page]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page on which every text that is not ours is markup."""
     folder = tmp_path_factory.mktemp("nasty")
     error = f'{NASTY} a "very" long reason ' + "x" * 200
     doubt = f"no member is surely better; {NASTY}"
     results = made_up(("attention", NASTY), failed={"gmlp": error}, doubts=(doubt,), seeds=1)
     results["data"]["name"] = NASTY
-    results["data"]["split"] = f"{NASTY} $split ${{split}}"
+    results["data"]["split"] = f"{NASTY} {{{{ split }}}} {{% raw %}}"
     results["config"]["data"]["source"] = "</details>" + NASTY
-    results["command"] = f"everyformer compare attention --data '{NASTY}'"
-    text, page = _write(results, folder)
-    return folder, text, page
+    results["command"] = f"everyformer compare 'attention --data '{NASTY}'"
+    write_report(json.loads(json.dumps(results)), folder)
+    return folder
 
 
-def test_page_is_well_formed(nasty: tuple[Path, str, _Page]) -> None:
-    page = nasty[2]
-    assert page.open == []
-    ids = [attributes["id"] for _, attributes in page.tags if "id" in attributes]
+@pytest.fixture(scope="module")
+def nasty(folder: Path) -> _Page:
+    return _Page(folder)
+
+
+def test_page_is_well_formed(nasty: _Page) -> None:
+    assert nasty.open == []
+    ids = [attributes["id"] for _, attributes in nasty.tags if "id" in attributes]
     assert len(ids) == len(set(ids))
 
 
-def test_text_from_data_is_escaped(nasty: tuple[Path, str, _Page]) -> None:
-    _, text, page = nasty
-    assert text.count("<script") == 1
-    assert "NASTY" not in text.partition("<script")[2]
-    assert "alert(1)" in text
-    assert not any(name.startswith("on") for _, attributes in page.tags for name in attributes)
-    assert "".join(page.text).count(NASTY) > 10
-    assert "\x00" not in text
+def test_text_from_data_is_escaped(nasty: _Page) -> None:
+    assert nasty.markup.count("<script") == 1
+    assert not any(name.startswith("on") for _, attributes in nasty.tags for name in attributes)
+    # title, question, answer, table, doubt, sample, learned, data, repeat, config ...
+    assert nasty.words.count(NASTY) > 10
+    assert "{{ split }} {% raw %}" in nasty.words
+    assert "\x00" not in nasty.markup
+    assert "after\u2400</pre>" in nasty.words
+    assert f"everyformer compare 'attention --data '{NASTY}'" in nasty.words
 
 
-def test_nothing_is_loaded_from_elsewhere(nasty: tuple[Path, str, _Page]) -> None:
-    _, text, page = nasty
-    assert not re.search(r"https?:|url\((?!#)|@import|src=\"//", text)
-    for tag, attributes in page.tags:
+def test_nothing_is_loaded_from_elsewhere(nasty: _Page) -> None:
+    assert not re.search(r"https?:|url\((?!#)|@import|src=\"//", nasty.markup)
+    for tag, attributes in nasty.tags:
         assert tag not in ("link", "iframe", "object", "base")
         assert tag != "script" or not attributes
         for name in ("src", "href", "xlink:href"):
@@ -92,42 +97,59 @@ def test_nothing_is_loaded_from_elsewhere(nasty: tuple[Path, str, _Page]) -> Non
             assert place.startswith(("#", "data:image/png;base64,")), place
 
 
-def test_what_a_reader_needs_is_there(nasty: tuple[Path, str, _Page]) -> None:
-    folder, _, page = nasty
-    text = "".join(page.text)
+def test_every_part_of_the_page_is_there_in_its_order(folder: Path, nasty: _Page) -> None:
+    """Numbers above doubts, and weights below a fold."""
+    assert [a["id"] for tag, a in nasty.tags if tag in ("section", "details") and "id" in a] == [
+        "data", "decision", "sure", "figures", "next", "more", "samples", "learned", "budget",
+        "environment", "repeat",
+    ]  # fmt: skip
+    folds = [attributes for tag, attributes in nasty.tags if tag == "details"]
+    names = {"more", "samples", "learned", "budget", "environment", None}
+    assert {attributes.get("id") for attributes in folds} == names
+    assert not any("open" in attributes for attributes in folds)
     for part in (
-        "95% interval",
-        "writing after 1,024 tokens (ms per token)",
-        "failed:",
-        "One seed",
-    ):
-        assert part in text
-    assert "layer faster than attention from (tokens)" in text
-    assert "arXiv 1706.03762" in text
-    assert "no example could be read from the data" in text
+        "95% interval", "writing after 1,024 tokens (ms per token)", "failed: <script>", "One seed",
+        "arXiv 1706.03762", "no example could be read from the data", '"budget_seconds": 60',
+        "Every member was trained once, with one seed. Repeat with --seeds 3.", "torch 2.13.0",
+    ):  # fmt: skip
+        assert part in nasty.words, part
     assert (folder / "figures" / "quality.svg").stat().st_size > 1000
-    viewport = [a for tag, a in page.tags if tag == "meta" and a.get("name") == "viewport"]
+    viewport = [a for tag, a in nasty.tags if tag == "meta" and a.get("name") == "viewport"]
     assert viewport == [{"name": "viewport", "content": "width=device-width, initial-scale=1"}]
+
+
+def test_cells_have_marks_numbers_to_sort_by_and_notes_of_limits(
+    undrawn: None, tmp_path: Path
+) -> None:
+    results = made_up(failed={"rope": "no memory"}, waiting=())
+    results["rows"][1] |= {"leaks": "the future chooses", "limits": ["reads slowly"]}
+    text = _write(results, tmp_path).markup
+    assert '<td class="best" data-value="2.0">2.000<small>1.900 to 2.100</small></td>' in text
+    assert '<td data-value="100000">100,000</td>' in text
+    assert "<td>baseline</td>" in text
+    assert "</span>gmlp*<sup>1</sup></th>" in text
+    assert '<ol class="limits"><li>reads slowly</li></ol>' in text
+    assert '<td class="failed" colspan="11">failed: no memory</td>' in text
 
 
 def test_nothing_finished_is_a_page_too(tmp_path: Path) -> None:
     results = made_up((), qualities=(), failed={"gmlp": "no memory"}, metric="loss")
     results["bench"], results["command"] = [], ""
-    text, _ = _write(results, tmp_path)
-    assert "No member could be trained" in text
-    assert "no memory" in text
-    assert "import everyformer as ef" in text
+    words = _write(results, tmp_path).words
+    assert "No member could be trained" in words
+    assert "no memory" in words
+    assert "import everyformer as ef" in words
+    assert "What now" not in _write(results | {"next": []}, tmp_path).words
 
 
 def test_python_call_holds_only_what_was_changed() -> None:
     default = {"a": 1, "b": {"c": 2, "d": 3}, "resume": False}
     assert changes({"a": 1, "b": {"c": 2, "d": 4}, "resume": True}, default) == {"b": {"d": 4}}
-
-
-def test_control_characters_and_half_surrogates_become_text() -> None:
-    assert safe("a\x00\x7f\r\n\tb") == "a\u2400\u2421\n\tb"
-    assert safe("\ud800") == "?"
-    assert safe('<a href="x">') == "&lt;a href=&quot;x&quot;&gt;"
+    results = made_up()
+    assert _repeat(results) == results["command"]
+    assert _repeat(results | {"command": ""}) == (
+        "import everyformer as ef\nef.compare(members=['attention', 'gmlp'], seeds=3)"
+    )
 
 
 @pytest.fixture
@@ -136,80 +158,37 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("everyformer.report.comparison.draw_all", lambda *given, **how: [])
 
 
-def test_a_page_of_many_members_has_a_short_title_and_boxes_for_their_groups(
+def test_a_page_of_many_members_has_boxes_for_their_groups_and_looks_into_the_best(
     undrawn: None, tmp_path: Path
 ) -> None:
-    """The title was eleven lines of names."""
-    text, _ = _write(many(31), tmp_path)
-    assert "<title>everyformer: 31 members on stdlib</title>" in text
-    assert "<h1>Which of 31 members predicts stdlib best" in text
-    assert text.count('type="checkbox"') == 8
-    assert 'type="checkbox"' not in _write(many(8), tmp_path)[0]
-
-
-def test_of_many_the_best_few_are_looked_into_and_the_others_linked(
-    undrawn: None, tmp_path: Path
-) -> None:
-    results = many(8)
-    text, _ = _write(results, tmp_path)
-    order = [row["member"] for row in results["rows"]]
-    assert re.findall(r'<div class="member"><h3>([^<]+)</h3>', text) == order[:4]
-    for member in order[4:]:
-        assert f"everyformer show runs/compare/runs/{member}-seed0 all" in text
-    assert text.index("Samples of the other members") < text.index(f'"member">{order[4]}</h3>')
+    results = many(31)
     results["rows"].append(results["rows"].pop(0))
-    text, _ = _write(results, tmp_path)
-    assert re.findall(r'<div class="member"><h3>([^<]+)</h3>', text)[-1] == "attention"
-
-
-def test_numbers_stand_above_doubts_and_weights_below_a_fold(undrawn: None, tmp_path: Path) -> None:
-    text, page = _write(made_up(seeds=1), tmp_path)
-    order = ["facts", "data", "decision", "sure", "next", "samples", "learned", "budget"]
-    places = [text.index(f'"{name}"') for name in order]
-    assert places == sorted(places)
-    folds = [attributes.get("id") for tag, attributes in page.tags if tag == "details"]
-    assert {"samples", "learned", "budget", "environment"} <= {*folds}
-    assert not any("open" in attributes for tag, attributes in page.tags if tag == "details")
-    words = re.sub("<[^>]+>", "", text)
-    assert "Every member was trained once, with one seed. Repeat with --seeds 3." in words
-    assert words.index("the end is held out") < words.index("The numbers to decide from")
+    text = _write(results, tmp_path).markup
+    assert "<title>everyformer: 31 members on stdlib</title>" in text
+    assert text.count('type="checkbox"') == text.count("body:has(#show") == 8
+    families = [row["group"] for row in results["rows"]]
+    assert re.findall(r"<th scope=.row.>.*?<small>([^<]+)</small></th>", text) == families
+    groups = list(dict.fromkeys(re.findall(r"checked> <span [^>]+></span>([^<]+)", text)))
+    shown = [int(n) for n in re.findall(r'<tr class="group(\d+)">', text)]
+    assert [groups[n] for n in shown] == families
+    order = [row["member"] for row in results["rows"]]
+    found = re.findall(r'<div class="member"><h3>([^<]+)</h3>', text)
+    assert found == [*order[:4], "attention"]
+    assert "<code>everyformer show COMPARISON/runs/RUN all</code>" in text
+    assert text.index("Samples of the other members") < text.index(f'"member">{order[4]}</h3>')
+    few = _write(many(6), tmp_path).markup
+    assert "runs/RUN" not in few
+    assert 'type="checkbox"' not in few
+    assert "<tr class" not in few
 
 
 def test_a_few_figures_stand_above_the_fold(tmp_path: Path) -> None:
-    text, _ = _write(made_up(), tmp_path)
-    above, below = text.split('<details id="more">')
-    titles = re.findall(r"<figure class=\"[^\"]*\"><h3>([^<]+)", above)
-    assert titles == [
+    above, below = _write(made_up(), tmp_path).markup.split('<details id="more">')
+    assert re.findall(r"<figure class=\"[^\"]*\"><h3>([^<]+)", above) == [
         "Quality", "Quality against speed of training", "Quality against time of writing",
         "Loss against training time",
     ]  # fmt: skip
     assert "Memory per call against length" in below
-
-
-def test_a_page_says_what_to_do_now(undrawn: None, tmp_path: Path) -> None:
-    text, _ = _write(made_up(), tmp_path)
-    assert "What now" in text
-    assert "look into it" in text
-    assert "everyformer show &#x27;runs/a b&#x27; all" in text
-    results = made_up()
-    results["next"] = []
-    assert "What now" not in _write(results, tmp_path)[0]
-    results["verdict"]["doubts"] = ["the machine had other work"]
-    text, _ = _write(results, tmp_path)
-    assert "<dt>What now</dt><dd>repeat while nothing else runs, or with <code>--budget" in text
-    assert "other work. <strong>What helps stands above.</strong>" in text
-
-
-def test_a_table_wider_than_its_place_says_so_and_lines_part_its_names(
-    undrawn: None, tmp_path: Path
-) -> None:
-    """Of 12 members the last column was out of sight at a desk; a name that stays in place when
-    the table is scrolled loses borders that its neighbours share."""
-    text, _ = _write(many(12), tmp_path)
-    assert 'class="narrow"> The table scrolls sideways.' in text
-    assert "place.scrollWidth > place.clientWidth) hint.style.display" in text
-    assert "position: sticky" in text
-    assert "border-collapse: separate" in text
 
 
 def test_an_advice_stands_once_on_a_page(undrawn: None, tmp_path: Path) -> None:
@@ -223,14 +202,14 @@ def test_an_advice_stands_once_on_a_page(undrawn: None, tmp_path: Path) -> None:
     )
     for row in results["rows"]:
         row["steps"] = 5
-    text, _ = _write(results, tmp_path)
-    words = re.sub("<[^>]+>", "", text)
-    head = words[: words.index("The data")]
-    assert "attention 2.000 and gmlp 2.500 (bits per byte, lower is better). Not settled: " in head
-    assert "no member is surely better than counting; fewer than 50 steps were made." in head
-    [advice] = re.findall("[Gg]ive 20 times.*", words)
+    page = _write(results, tmp_path)
+    head = page.words[: page.words.index("The data")]
+    assert "Not settled: no member is surely better than counting; 1 more below." in head
+    [advice] = re.findall("[Gg]ive 20 times.*", page.words)
     assert advice.endswith("--budget-seconds 1200, or a smaller model: --width 64 --layers 2")
-    assert words.count("--seeds 3") == 1
+    assert page.words.count("--seeds 3") == 1
+    assert "<code>--budget-seconds 1200</code>" in page.markup
+    assert "(gmlp 5). What helps stands above." in page.words
 
 
 def test_an_incomplete_page_has_no_look_into_models(
@@ -239,13 +218,22 @@ def test_an_incomplete_page_has_no_look_into_models(
     """It is written after every member: the table, and curves of quality and loss."""
     monkeypatch.setattr("everyformer.report.comparison.learned_of_all", pytest.fail)
     waiting = tuple(f"member{n}" for n in range(9))
-    results = json.loads(json.dumps(made_up(waiting=waiting)))
-    text = write_report(results, tmp_path, complete=False).read_text("utf-8")
+    page = _write(made_up(waiting=waiting), tmp_path, complete=False)
     names = ["loss-flops", "loss-seconds", "loss-tokens", "quality"]
     assert sorted(file.stem for file in (tmp_path / "figures").iterdir()) == names
-    assert "2 of 11 members are trained; member0, member1" in text
-    assert "Waiting to be trained: member0, member1, member2, member3, member4, member5" in text
-    assert "member7 and member8.</p>" in text
+    assert "2 of 11 members are trained; member0, member1" in page.words
+    assert "Waiting to be trained: member0, member1, member2, member3, member4, m" in page.words
+    assert "member7 and member8.</p>" in page.markup
+
+
+def test_the_speeds_behind_a_budget_in_seconds_are_told() -> None:
+    results = made_up()
+    times = {"seconds": 0.02, "rounds": [0.03, 0.02], "cpu_seconds": 0.035}
+    results["rows"][0] |= {"calibrated": times, "load": 2.04}
+    assert dict(_budget(results))["attention used"] == (
+        "60 steps, 60,000 tokens, 1e+09 FLOPs in 6 s; timed beforehand at 20 ms a step, 35 ms of "
+        "all threads (2 rounds up to 30 ms); 2.0 threads of the machine wanted a core meanwhile"
+    )
 
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
@@ -279,12 +267,10 @@ def _look(page: Path, width: int, script: str, folder: Path) -> Any:
 
 @in_a_browser
 @pytest.mark.parametrize("width", [380, 1200])
-def test_browser_shows_the_table_without_overflow(
-    nasty: tuple[Path, str, _Page], tmp_path: Path, width: int
-) -> None:
+def test_browser_shows_the_table_without_overflow(folder: Path, tmp_path: Path, width: int) -> None:
     script = f"""return [d.documentElement.scrollWidth, all("tr").length,
       all("td")[1].firstChild.data, {WIDE}]"""
-    seen, rows, first, beyond = _look(nasty[0] / "report.html", width, script, tmp_path)
+    seen, rows, first, beyond = _look(folder / "report.html", width, script, tmp_path)
     assert (rows, first, beyond) == (4, "2.000", [])
     assert seen <= width
 
@@ -370,25 +356,3 @@ def test_the_first_screen_says_which_how_sure_at_what_cost_and_what_now(
     ends = _look(page, width, script, tmp_path)
     assert len(ends) == 6
     assert max(ends) < 1
-
-
-def test_the_speeds_behind_a_budget_in_seconds_are_told(tmp_path: Path) -> None:
-    results = made_up()
-    results["rows"][0]["calibrated"] = {
-        "seconds": 0.02,
-        "rounds": [0.03, 0.02],
-        "cpu_seconds": 0.035,
-        "steps": 100,
-        "peak_bytes": None,
-    }
-    results["rows"][0]["load"] = 2.04
-    text = "".join(_write(results, tmp_path)[1].text)
-    assert "timed beforehand at 20 ms a step, 35 ms of all threads (2 rounds up to 30 ms)" in text
-    assert "2.0 threads of the machine wanted a core meanwhile" in text
-
-
-def test_a_command_that_is_no_words_is_shown_as_it_is() -> None:
-    results = made_up()
-    results["command"] = "everyformer compare 'attention <script>"
-    page = _repeat(results)
-    assert "compare &#x27;attention &lt;script&gt;" in page

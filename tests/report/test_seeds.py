@@ -12,8 +12,7 @@ from everyformer.cli import main
 from everyformer.comparison.files import RECORD
 from everyformer.comparison.summary import mean_interval
 from everyformer.core.errors import ConfigError
-from everyformer.report.curves import Quantity
-from everyformer.report.seeds import draw_seeds
+from everyformer.report.curves import Quantity, draw_seeds
 from everyformer.system.sealed import write_json
 
 PLAIN, LOSS = Quantity("nats per token", 1.0), Quantity("nats per token", 2.0)

@@ -68,7 +68,7 @@ def test_one_figure_is_drawn_and_told_as_json(compared: str, say: Say) -> None:
     code, out, _ = say(compared, "quality", "--out", "fig", "--json")
     [picture] = json.loads(out)["pictures"]
     assert (code, picture["picture"]) == (0, "fig/quality.png")
-    assert picture["shows"].startswith("attention is first")
+    assert picture["shows"].startswith("In the order of the table. Bars: 95%")
     assert [file.name for file in Path("fig").iterdir()] == ["quality.png"]
 
 
@@ -110,12 +110,6 @@ def test_the_tables_of_several_comparisons_are_one_file(
         ["more", "rope", "2"],
     ]
     assert "no folder of one" in say(compared, "table", "--others", "none")[2]
-
-
-def test_the_pictures_of_a_model_are_drawn_as_pdf(tree: Path, say: Say) -> None:
-    code, _, err = say("gmlp", "all", "--format", "pdf", "--out", "drawn")
-    assert code == 0, err
-    assert sorted(file.name for file in Path("drawn").iterdir()) == ["masks.pdf", "spatial.pdf"]
 
 
 def test_what_an_export_lacks_is_one_sentence(compared: str, tree: Path, say: Say) -> None:

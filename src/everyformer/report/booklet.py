@@ -9,11 +9,10 @@ from matplotlib.backends.backend_pdf import PdfPages
 from matplotlib.figure import Figure
 
 from everyformer.comparison.results import Results
-from everyformer.report.facts import facts
+from everyformer.report.facts import facts, remedies
 from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
 from everyformer.report.notes import notes
-from everyformer.report.remedies import remedies
 from everyformer.report.style import WIDE, styled
 from everyformer.report.table import cells
 from everyformer.report.words import question, title
@@ -43,32 +42,25 @@ def write_booklet(results: Results, path: Path) -> Path:
 
 def _texts(results: Results) -> list[Figure]:
     """The first pages: the question, the answer, what is to be known, and doubts with remedies."""
-    texts = [question(results), answer(results, short=True)]
+    texts = [question(results), answer(results)]
     texts += [f"{name}: {text}" for name, text in facts(results)]
     texts.append(f"Data: {results['data']['split']}")
     texts += [f"Doubt: {doubt}. Remedy: {remedy}." for doubt, remedy in remedies(results)]
     texts += [f"To be known: {note}" for note in notes(results)]
-    paragraphs = [textwrap.wrap(text, LETTERS, subsequent_indent="    ") for text in texts]
+    lines = [line for text in texts for line in (*_wrapped(text), "")][:-1]
+    size = math.ceil(len(lines) / math.ceil(len(lines) / LINES))
     result = []
-    for body in _pages(paragraphs):
+    for start in range(0, len(lines), size):
+        body = "\n".join(lines[start : start + size])
         figure = Figure(figsize=PAPER)
         figure.text(0.05, 0.95, title(results), fontsize=14, va="top")
-        figure.text(0.05, 0.89, "\n".join(body), fontsize=9, va="top", linespacing=1.35)
+        figure.text(0.05, 0.89, body.strip("\n"), fontsize=9, va="top", linespacing=1.35)
         result.append(figure)
     return result
 
 
-def _pages(paragraphs: list[list[str]]) -> list[list[str]]:
-    """Lines of as few pages as hold the paragraphs, with a blank one between them, and of about the
-    same length, so that the last one holds no line alone."""
-    total = sum(len(lines) + 1 for lines in paragraphs) - 1
-    full = math.ceil(total / math.ceil(total / LINES))
-    pages: list[list[str]] = [[]]
-    for lines in paragraphs:
-        if pages[-1] and (len(pages[-1]) >= full or len(pages[-1]) + len(lines) >= LINES):
-            pages.append([])
-        pages[-1] += [*([""] if pages[-1] else []), *lines]
-    return pages
+def _wrapped(text: str) -> list[str]:
+    return textwrap.wrap(text, LETTERS, subsequent_indent="    ")
 
 
 def _tables(results: Results) -> list[Figure]:

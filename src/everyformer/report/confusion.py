@@ -40,7 +40,7 @@ def draw_confusion(measured: Measured) -> Figure:
             f"{len(measured.classes):,} classes are too many for a confusion matrix: eval --json "
             "has the measures of each"
         )
-    matrix = np.array(counts)
+    matrix, evaluation = np.array(counts), measured.evaluation
     size, rows = len(matrix), matrix.sum(1, keepdims=True)
     shares = np.divide(matrix, rows, out=np.full(matrix.shape, np.nan), where=rows > 0)
     side = min(max(WIDE, 1.4 + 0.42 * min(size, NAMED)), 12.0)
@@ -50,8 +50,7 @@ def draw_confusion(measured: Measured) -> Figure:
     image = axes.imshow(shares, cmap=colours, vmin=0, vmax=1, interpolation="none")
     axes.grid(visible=False)
     axes.spines[:].set_visible(True)
-    axes.set_xlabel("answered")
-    axes.set_ylabel("true class")
+    axes.set(xlabel="answered", ylabel="true class")
     if size <= NAMED:
         names = [shortened(name, 16) for name in measured.classes]
         turn = 90 if max(map(len, names)) * size > 40 else 0
@@ -67,7 +66,8 @@ def draw_confusion(measured: Measured) -> Figure:
     cells = "; cells hold counts" if size <= COUNTED else ""
     figure.set_label(
         f"What was answered to {int(matrix.sum()):,} held-out rows, as shares of each true "
-        f"class{cells}. {_measures(measured.evaluation)}"
+        f"class{cells}. Accuracy {evaluation['accuracy']:.3f} (always training's commonest class: "
+        f"{evaluation['majority_accuracy']:.3f}), macro F1 {evaluation['macro_f1']:.3f}."
     )
     return figure
 
@@ -81,20 +81,13 @@ def draw_calibration(measured: Measured) -> Figure:
     upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     upper.plot((0, 1), (0, 1), color="#808890", linestyle="--", linewidth=1)
     upper.annotate("as sure as right", (0.02, 0.06), rotation=39, fontsize=8, color="#5b6470")
-    upper.plot(
-        [row["confidence"] for row in filled],
-        [row["accuracy"] for row in filled],
-        color="#0072b2",
-        marker="o",
-    )
-    upper.set_ylabel("share that is right")
-    upper.set_xlim(0, 1.02)
-    upper.set_ylim(-0.03, 1.05)
+    right = [row["accuracy"] for row in filled]
+    upper.plot([row["confidence"] for row in filled], right, color="#0072b2", marker="o")
+    upper.set(ylabel="share that is right", xlim=(0, 1.02), ylim=(-0.03, 1.05))
     width = bins[0]["to"] - bins[0]["from"]
     middles = [row["from"] + width / 2 for row in bins]
     lower.bar(middles, [row["rows"] for row in bins], 0.9 * width, color="#56b4e9")
-    lower.set_ylabel("rows")
-    lower.set_xlabel("confidence: probability of the answer")
+    lower.set(ylabel="rows", xlabel="confidence: probability of the answer")
     error = measured.evaluation["calibration_error"]
     figure.set_label(
         f"How often answers of each confidence are right, in {len(bins)} bins of equal width; "
@@ -109,10 +102,3 @@ MEASURED: dict[str, Callable[[Measured], Figure]] = {
     "calibration": draw_calibration,
 }
 """pictures of an evaluation of runs that classify"""
-
-
-def _measures(evaluation: Mapping[str, Any]) -> str:
-    return (
-        f"Accuracy {evaluation['accuracy']:.3f} (always training's commonest class: "
-        f"{evaluation['majority_accuracy']:.3f}), macro F1 {evaluation['macro_f1']:.3f}."
-    )

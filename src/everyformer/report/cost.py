@@ -13,7 +13,6 @@ from everyformer.report.headline import decided
 from everyformer.report.lines import Lines
 from everyformer.report.selection import baseline, crowded
 from everyformer.report.style import INK, MANY, Drawing, Styles, label_decades, new_figure, styled
-from everyformer.report.words import brief, several
 
 COSTS = ("training", "writing")
 """what is paid: the speed of training, the time that a token takes to write"""
@@ -35,12 +34,9 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
     if len(paid) < 2:
         return None
     # the smallest of both is the best
-    signs = 1 if writes else -1, metric.sign
-    places = {
-        row["member"]: (signs[0] * costs[row["member"]], signs[1] * row["quality"]) for row in paid
-    }
-    leading, base = front(places), baseline(results)
-    crowd = crowded(results)
+    sign, quality = 1 if writes else -1, {row["member"]: row["quality"] for row in paid}
+    leading = front({m: (sign * costs[m], metric.sign * quality[m]) for m in quality})
+    crowd, base = crowded(results), baseline(results)
     named = [*leading[:MANY], *([base["member"]] if base is not None else [])]
     shown = styles.families if crowd else {}
     figure, axes = new_figure(3.0 + 0.15 * -(-len(shown) // 2))
@@ -48,20 +44,19 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
     for row in paid:
         member, style = row["member"], styles[row["member"]]
         x, y = costs[member], metric.scale * row["quality"]
-        gid = lines.id_of(member)
-        size = 4.5 if member in named or not crowd else 4
-        look: dict[str, Any] = {"color": style.colour, "marker": style.marker, "markersize": size}
+        gid, known = lines.id_of(member), member in named or not crowd
+        look: dict[str, Any] = {"color": style.colour, "marker": style.marker}
         across = row["decode_spread"].get(context) if writes else row["speed_spread"]
         along = row["interval"]
         if not crowd and along is not None:
             axes.plot([x, x], [metric.scale * end for end in along], color=style.colour, lw=0.8)
         if not crowd and across is not None:
             axes.plot(across, [y, y], color=style.colour, lw=0.8)
-        axes.plot(x, y, linestyle="none", gid=gid, zorder=3, **look)
-        if member in named or not crowd:
+        axes.plot(x, y, ls="none", gid=gid, zorder=3, markersize=4.5 if known else 4, **look)
+        if known:
             lines.named(member, x, y)
-    along_front = [(costs[m], metric.scale * signs[1] * places[m][1]) for m in leading]
-    axes.plot(*zip(*along_front, strict=True), color=INK, linewidth=0.7, alpha=0.6, zorder=1)
+    steps = [costs[m] for m in leading], [metric.scale * quality[m] for m in leading]
+    axes.plot(*steps, color=INK, linewidth=0.7, alpha=0.6, zorder=1)
     axes.set_xscale("log")
     axes.set_xlim(min(costs.values()) / 1.3, max(costs.values()) * 1.3)
     label_decades(axes.xaxis, short)
@@ -76,7 +71,10 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, handletextpad=0.1)
     title = f"Quality against {'time of writing' if writes else 'speed of training'}"
-    return Drawing(f"cost-{what}", title, figure, _caption(results, leading, costs, writes))
+    names = f": {few(leading)}" if decided(results) else ""
+    bars = "" if crowd else " Bars: 95% intervals and quartiles."
+    caption = f"Line: what no other member beats in both, by these numbers{names}.{bars}"
+    return Drawing(f"cost-{what}", title, figure, caption)
 
 
 def front(places: Mapping[str, tuple[float, float]]) -> list[str]:
@@ -88,20 +86,3 @@ def front(places: Mapping[str, tuple[float, float]]) -> list[str]:
         if not result or place[1] < places[result[-1]][1] or place == places[result[-1]]:
             result.append(name)
     return result
-
-
-def _caption(results: Results, leading: list[str], costs: Mapping[str, float], writes: bool) -> str:
-    unit = "ms a token" if writes else "tokens per second"
-    first, last = (brief(costs[member]) for member in (leading[0], leading[-1]))
-    ends = f"at {first} {unit}" if first == last else f"from {first} to {last} {unit}"
-    cheaper = "writes faster" if writes else "trains faster"
-    if not decided(results):
-        words = f"Line: what no other member beats in both, by these numbers, {ends}."
-    elif len(leading) == 1:
-        words = f"{leading[0]} is ahead in both: none is better, and none {cheaper}."
-    else:
-        words = (
-            f"On the line, {ends}, {several(leading, 'lies', 'lie')} {few(leading)}: whatever "
-            f"{cheaper} than one of them is not as good."
-        )
-    return words if crowded(results) else f"{words} Bars: 95% intervals and quartiles."

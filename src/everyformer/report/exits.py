@@ -31,18 +31,21 @@ def draw_certificate(record: dict[str, Any], threshold: float | None, path: Path
     depths = [record["depths"][f"{key}"] for key in tried]
     figure = Figure(figsize=(WIDE, 2.2 * 3), layout="constrained")
     first, second, third = figure.subplots(3, 1)
-    first.plot(tried, risks, marker="o", markersize=3)
-    first.axhline(record["delta"], color="grey", linestyle=":")
+    for axes, x in ((first, tried), (second, depths)):
+        axes.plot(x, risks, marker="o", markersize=3)
+        axes.axhline(record["delta"], color="grey", linestyle=":")
     if threshold is not None:
         first.axvline(threshold, color="C1", linestyle="--")
     first.invert_xaxis()
     first.set(xlabel="threshold", ylabel=f"risk ({record['metric']})")
-    second.plot(depths, risks, marker="o", markersize=3)
-    second.axhline(record["delta"], color="grey", linestyle=":")
     second.set(xlabel=f"layers a token, of {record['costs']['layers']}", ylabel="risk")
-    result = realised(record)
-    if result:
-        _draw_realised(third, result)
+    if results := realised(record):
+        deltas = [one.delta for one in results]
+        low, middle, high = np.quantile([one.risks for one in results], (0.05, 0.5, 0.95), axis=1)
+        third.plot(deltas, deltas, color="grey", linestyle=":")
+        third.plot(deltas, middle, marker="o", markersize=3)
+        third.fill_between(deltas, low, high, alpha=0.2)
+        third.set(xlabel="risk that is allowed", ylabel="risk on other prompts (5% to 95%)")
     else:
         third.text(0.5, 0.5, "too few prompts\nto split", ha="center", va="center")
         third.set_axis_off()
@@ -63,17 +66,4 @@ def realised(record: dict[str, Any]) -> list[Realised]:
     """Risks that 100 splits of the prompts realise of several promises."""
     losses = {float(key): values for key, values in record["losses"].items()}
     guarantees = [Guarantee(delta, record["epsilon"], record["p_value"]) for delta in DELTAS]
-    return [
-        one for one in (resplit(losses, guarantee) for guarantee in guarantees) if one is not None
-    ]
-
-
-def _draw_realised(axes: Any, results: list[Realised]) -> None:
-    deltas = [one.delta for one in results]
-    low, middle, high = (
-        [float(np.quantile(one.risks, q)) for one in results] for q in (0.05, 0.5, 0.95)
-    )
-    axes.plot(deltas, deltas, color="grey", linestyle=":")
-    axes.plot(deltas, middle, marker="o", markersize=3)
-    axes.fill_between(deltas, low, high, alpha=0.2)
-    axes.set(xlabel="risk that is allowed", ylabel="risk on other prompts (5% to 95%)")
+    return [one for guarantee in guarantees if (one := resplit(losses, guarantee)) is not None]

@@ -1,14 +1,21 @@
-"""Facts that stand beside the answer: how sure it is, what it is worth, what it costs, what now."""
+"""What stands beside the answer: how sure it is, what it costs, each doubt with what helps, and
+what to do now."""
 
+import math
 import shlex
+from collections.abc import Callable
 
 from everyformer.comparison.results import Results, finished
+from everyformer.comparison.verdict import FEWEST_STEPS
 from everyformer.core.measures import METRICS
 from everyformer.core.wording import counted
 from everyformer.report.headline import doubts
-from everyformer.report.remedies import remedies
 from everyformer.report.words import brief, interval, quality
 from everyformer.system.memory import size
+from everyformer.training.config import BUDGETS
+
+HARDLY = 5
+"""times the budget from which on a smaller model is named beside it"""
 
 
 def facts(results: Results) -> list[tuple[str, str]]:
@@ -33,8 +40,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     if first["decode_ms"]:
         context = max(first["decode_ms"], key=int)
         costs.append(f"{brief(first['decode_ms'][context])} ms to write a token")
-    result.append((f"What {first['member']} costs", ", ".join(costs)))
-    return result
+    return [*result, (f"What {first['member']} costs", ", ".join(costs))]
 
 
 def now(results: Results) -> tuple[str, str]:
@@ -47,3 +53,60 @@ def now(results: Results) -> tuple[str, str]:
         # of what is no better than nothing the first step is a longer training
         return remedies(results)[0][1], "" if results["verdict"]["useful"] else command
     return words, command
+
+
+def remedies(results: Results) -> list[tuple[str, str]]:
+    """Doubts, those of one remedy together, with the remedy; the one of a single seed last. A doubt
+    that brings its own advice behind a semicolon is parted there."""
+    pairs: dict[str, list[str]] = {}
+    for doubt in doubts(results):
+        said, _, advice = doubt.partition("; ")
+        known = next((remedy for words, remedy in _REMEDIES.items() if words in said), None)
+        pairs.setdefault(advice or ("" if known is None else known(results)), []).append(said)
+    rows = finished(results)
+    if len(rows) > 1 and rows[0]["interval_of"] != "seeds":
+        pairs["repeat with --seeds 3"] = ["every member was trained once, with one seed"]
+    return [("; ".join(said), remedy) for remedy, said in pairs.items()]
+
+
+def _quiet(results: Results) -> str:
+    tokens = _times(results) * max(row["tokens"] for row in finished(results))
+    return (
+        f"repeat while nothing else runs, or with --budget-tokens {tokens:.0f}, on which a busy "
+        "machine has no influence"
+    )
+
+
+def _times(results: Results) -> int:
+    """Times the budget that give the slowest twice the fewest steps; 1: it has them."""
+    fewest = min(row["steps"] for row in finished(results))
+    return 1 if fewest >= FEWEST_STEPS else math.ceil(2 * FEWEST_STEPS / max(fewest, 1.0))
+
+
+def _longer(results: Results) -> str:
+    """A budget in which the slowest makes enough steps; a smaller model too, whose step takes about
+    an eighth of the time, where it made hardly any."""
+    times, training = _times(results), results["config"]["training"]
+    if times == 1:
+        return "train for longer, or larger models"
+    kind = next((kind for kind in BUDGETS if training[f"budget_{kind}"] is not None), None)
+    said = f"give more steps: --steps {times * (training['steps'] or 0)}"
+    if kind is not None:
+        amount = times * training[f"budget_{kind}"]
+        said = f"give {times} times the budget: --budget-{kind} {amount:g}"
+    sizes, heads = results["config"]["model"], results["config"]["model"]["heads"]
+    width, layers = heads * max(1, sizes["width"] // heads // 2), max(1, sizes["layers"] // 2)
+    return said + (
+        f", or a smaller model: --width {width} --layers {layers}" if times >= HARDLY else ""
+    )
+
+
+_REMEDIES: dict[str, Callable[[Results], str]] = {
+    "the machine had other work": _quiet,
+    "speeds scattered": _quiet,
+    "could not be measured beforehand": _quiet,
+    "steps were made": _longer,
+    "no member is surely better": _longer,
+    "the loss of": lambda results: "compare it apart, since it does not write",
+}
+"""remedies by words of the doubt (`comparison.verdict`, `report.headline`)"""

@@ -1,20 +1,18 @@
-"""The figures of a comparison, drawn from its results alone; each caption states the finding."""
+"""The figures of a comparison, drawn from its results alone; captions say what tables do not."""
 
 import math
 from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from everyformer.comparison.results import Results, TableRow, finished
+from everyformer.comparison.results import Results, finished
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few, listed
 from everyformer.report.cost import COSTS, draw_cost
 from everyformer.report.curves import AXES, draw_loss, draw_positions
-from everyformer.report.headline import decided, winners
 from everyformer.report.scaling import draw_scaling
 from everyformer.report.selection import styles_of
 from everyformer.report.style import Drawing, Styles, label_decades, ranked_figure, styled
-from everyformer.report.words import brief, interval, quality
+from everyformer.report.words import brief
 
 FIGURES = (
     "quality",
@@ -68,23 +66,9 @@ def draw_quality(results: Results, styles: Styles) -> Drawing | None:
     axes.xaxis.set_major_locator(MaxNLocator(4, steps=[1, 2, 2.5, 5, 10]))
     axes.set_xlabel(metric.axis)
     of = rows[0]["interval_of"]
-    caption = f"{_leading(results, rows)} Bars: 95% intervals over {of}"
-    caption += "; ticks: single seeds." if of == "seeds" else "."
+    ticks = "; ticks: single seeds" if of == "seeds" else ""
+    caption = f"In the order of the table. Bars: 95% intervals over {of}{ticks}."
     return Drawing("quality", "Quality", figure, caption)
-
-
-def _leading(results: Results, rows: list[TableRow]) -> str:
-    """The first member where that is settled, else those that cannot be told apart."""
-    best, metric = winners(results), results["metric"]
-    if best:
-        at = f"{quality(rows[0]['quality'], metric)} ({interval(rows[0], metric)})"
-        return f"{listed(best)} {'is' if len(best) == 1 else 'are'} first with {at}."
-    if not decided(results):
-        return "The order is that of the table; it is not settled."
-    shared = results["verdict"]["best"]
-    if len(shared) > 1:
-        return f"Not settled between {few(shared)}."
-    return "The order is that of the table."
 
 
 @styled
@@ -97,18 +81,18 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     short, long = contexts[0], contexts[-1]
     rows.sort(key=lambda row: row["decode_ms"].get(long, math.inf))
     figure, axes = ranked_figure([row["member"] for row in rows], 1.3)
+    band: dict[str, Any] = {"alpha": 0.3, "solid_capstyle": "butt"}
     for line, row in enumerate(rows):
         style, spent = styles[row["member"]], row["decode_ms"]
-        size = 4.5 if style.named else 3
+        size, colour = 4.5 if style.named else 3, style.colour
         ends = [spent[c] for c in (short, long) if c in spent]
-        axes.plot(ends, [line] * len(ends), color=style.colour, linewidth=1)
-        for context, face in ((short, "none"), (long, style.colour)):
-            if (around := row["decode_spread"].get(context)) is not None:
-                band: dict[str, Any] = {"linewidth": size, "alpha": 0.3, "solid_capstyle": "butt"}
-                axes.plot(around, [line, line], color=style.colour, **band)
+        axes.plot(ends, [line] * len(ends), color=colour, linewidth=1)
+        for context, face in ((short, "none"), (long, colour)):
+            if around := row["decode_spread"].get(context):
+                axes.plot(around, [line, line], color=colour, linewidth=size, **band)
             if context in spent:
-                at: dict[str, Any] = {"color": style.colour, "markersize": size}
-                axes.plot(spent[context], line, "o", markerfacecolor=face, **at)
+                at = spent[context]
+                axes.plot(at, line, "o", color=colour, markersize=size, markerfacecolor=face)
     for context, face in ((short, "none"), (long, "#808890")):
         axes.plot([], [], "o", color="#808890", markerfacecolor=face, label=f"after {context}")
     axes.set_xscale("log")
@@ -117,19 +101,15 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
     label_decades(axes.xaxis, lambda value: f"{value:g}")
     axes.set_xlabel("time per token (ms, lower is better)")
     figure.legend(loc="outside upper right", ncols=2)
-    caption = _decoding_caption(rows, short, long) if decided(results) else ""
+    caption = f"After {int(short):,} tokens (open) and after {int(long):,}."
+    grown = {
+        row["member"]: row["decode_ms"][long] / row["decode_ms"][short]
+        for row in rows
+        if {short, long} <= row["decode_ms"].keys()
+    }
+    if grown and short != long:
+        member, ratio = max(grown.items(), key=lambda item: item[1])
+        caption += f" It grows by the largest factor in {member}: {brief(ratio)}."
     if any(row["decode_spread"] for row in rows):
         caption += " Bands: quartiles."
-    about = caption.strip() or f"After {int(short):,} tokens (open) and after {int(long):,}."
-    return Drawing("decoding", "Decoding", figure, about)
-
-
-def _decoding_caption(rows: list[TableRow], short: str, long: str) -> str:
-    best, worst = rows[0], rows[-1]
-    caption = f"After {int(long):,} tokens a token takes {brief(best['decode_ms'][long])} ms "
-    caption += f"({best['member']})"
-    if worst is not best and long in worst["decode_ms"]:
-        caption += f" to {brief(worst['decode_ms'][long])} ms ({worst['member']})"
-    grown = {r["member"]: r["decode_ms"].get(long, 0) / r["decode_ms"][short] for r in rows}
-    member, ratio = max(grown.items(), key=lambda item: item[1])
-    return f"{caption}. From {int(short):,} tokens on it grows most in {member}: {brief(ratio)}x."
+    return Drawing("decoding", "Decoding", figure, caption)

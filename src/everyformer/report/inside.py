@@ -86,66 +86,56 @@ class View:
         return [mean, *self.heads(path, maps)] if several else [mean]
 
 
-def weights(view: View) -> dict[str, Figure]:
-    """Attention weights: one row of panels a layer, one panel a head."""
-    reach = []
-    for _, maps in view.layers:
-        position = torch.arange(maps.shape[-1], device=maps.device)
-        far = (position[:, None] - position).abs()
-        reach.append((maps[: view.most].float() * far).sum(-1).mean().item())
-    rows = _few([view.heads(path, maps) for path, maps in view.layers])
-    caption = (
-        "Row: the token that reads; column: the token that is read; darker: more weight (square "
-        f"root scale). Mean distance read, layer by layer: {_listed(reach, '.1f')} "
-        f"tokens.{view.left_out}"
-    )
-    return {"weights": draw_panels(rows, caption, "weight", labels=view.labels)}
+@dataclass(frozen=True)
+class Maps:
+    """A kind of picture with one row of panels a layer, one panel a head."""
+
+    caption: str
+    """with {} for a number of each layer"""
+    scale: str
+    number: Callable[[Tensor], float]
+    """of the maps of a layer"""
+    form: str
+    all_of: bool = True
+    """whether what a causal mixer cannot see means something"""
+
+    def __call__(self, view: View) -> dict[str, Figure]:
+        numbers = [self.number(maps[: view.most].float()) for _, maps in view.layers]
+        rows = [view.heads(path, maps, all_of=self.all_of) for path, maps in view.layers]
+        caption = self.caption.format(_listed(numbers, self.form)) + view.left_out
+        rows = rows if self.all_of else _few(rows)
+        return {view.what: draw_panels(rows, caption, self.scale, labels=view.labels)}
 
 
-def buckets(view: View) -> dict[str, Figure]:
-    """Tokens that share a bucket: one row of panels a layer, one panel a head."""
-    met = []
-    for _, shared in view.layers:
-        others = ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)
-        met.append(shared[:, others].mean().item() if others.any() else 1.0)
-    rows = [view.heads(path, shared, all_of=True) for path, shared in view.layers]
-    caption = (
-        "Darker: more rounds of hashing put the two tokens into one bucket, so that they may see "
-        f"each other. Share of pairs that meet in a round, layer by layer: "
-        f"{_listed(met, '.0%')}.{view.left_out}"
-    )
-    return {"buckets": draw_panels(rows, caption, "share of rounds", labels=view.labels)}
+def _reach(weights: Tensor) -> float:
+    position = torch.arange(weights.shape[-1], device=weights.device)
+    return float((weights * (position[:, None] - position).abs()).sum(-1).mean())
+
+
+def _met(shared: Tensor) -> float:
+    others = ~torch.eye(shared.shape[-1], dtype=torch.bool, device=shared.device)
+    return float(shared[:, others].mean()) if others.any() else 1.0
+
+
+def _mixture(p: Tensor) -> float:
+    # a causal first block sorts nothing in
+    entropy = -torch.special.xlogy(p, p).sum(-1)[p.sum(-1) > 0]
+    return float(entropy.exp().mean())
 
 
 def clusters(view: View) -> dict[str, Figure]:
     """The centroids of tokens: one panel a layer, a row a routed head, a column a token."""
-    rows, used = [], []
-    for path, chosen in view.layers:
-        ids = chosen[: view.most]
-        used.append(sum(len(head.unique()) for head in ids) / len(ids))
-        rows.append([Panel(layer_title(path), _past(ids + 1, False), ("token", "routed head"))])
+    drawn = [(path, chosen[: view.most]) for path, chosen in view.layers]
+    used = [sum(len(head.unique()) for head in ids) / len(ids) for _, ids in drawn]
+    rows = [
+        [Panel(layer_title(path), _past(ids + 1, False), ("token", "routed head"))]
+        for path, ids in drawn
+    ]
     caption = (
         "The nearest centroid of every token, as a shade: tokens of one shade in a row meet in "
         f"that head. Centroids used, layer by layer: {_listed(used, '.1f')} a head.{view.left_out}"
     )
     return {"clusters": draw_panels(rows, caption, "number of the centroid", wide=True)}
-
-
-def sort(view: View) -> dict[str, Figure]:
-    """The matrix P over blocks: one row of panels a layer, one panel a head."""
-    choices = []
-    for _, p in view.layers:
-        mixed = p[: view.most].float()
-        # a causal first block sorts nothing in
-        entropy = -torch.special.xlogy(mixed, mixed).sum(-1)[mixed.sum(-1) > 0]
-        choices.append(float(entropy.exp().mean()))
-    rows = [view.heads(path, p, all_of=True) for path, p in view.layers]
-    caption = (
-        "Row: the block that reads; column: the block that is sorted in for it; darker: more of it "
-        "(square root scale). Blocks in the mixture of a row, layer by layer: "
-        f"{_listed(choices, '.1f')}.{view.left_out}"
-    )
-    return {"sort": draw_panels(rows, caption, "P")}
 
 
 def features(view: View) -> dict[str, Figure]:
@@ -233,14 +223,26 @@ def spatial(view: View) -> dict[str, Figure]:
 
 
 KINDS: dict[str, Callable[[View], dict[str, Figure]]] = {
-    "weights": weights,
+    "weights": Maps(
+        "Row: the token that reads; column: the token that is read; darker: more weight (square "
+        "root scale). Mean distance read, layer by layer: {} tokens.",
+        "weight", _reach, ".1f", all_of=False,
+    ),
     "features": features,
-    "sort": sort,
+    "sort": Maps(
+        "Row: the block that reads; column: the block that is sorted in for it; darker: more of it "
+        "(square root scale). Blocks in the mixture of a row, layer by layer: {}.",
+        "P", _mixture, ".1f",
+    ),
     "position-bias": position_bias,
     "spatial": spatial,
-    "buckets": buckets,
+    "buckets": Maps(
+        "Darker: more rounds of hashing put the two tokens into one bucket, so that they may see "
+        "each other. Share of pairs that meet in a round, layer by layer: {}.",
+        "share of rounds", _met, ".0%",
+    ),
     "clusters": clusters,
-}
+}  # fmt: skip
 """what draws each kind of picture of what mixers record: its figures by name"""
 COMPARED = ("position-bias", "spatial")
 """those that are drawn beside what they were before training"""

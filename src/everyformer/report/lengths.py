@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from everyformer.report.style import new_figure, save_figure, styled
@@ -26,13 +27,10 @@ def draw_lengths(evaluations: Sequence[dict[str, Any]], trained: int | None, pat
     axes.fill_between(windows, [low for low, _ in spans], [high for _, high in spans], alpha=0.2)
     if trained is not None:
         axes.axvline(trained, color="grey", linestyle=":")
-        axes.annotate(
-            f"trained on {trained}", (trained, 1), (3, -3), xycoords=("data", "axes fraction"),
-            textcoords="offset points", va="top", fontsize="small",
-        )  # fmt: skip
-    axes.set_xscale("log")
-    axes.set_xticks(windows, [f"{window:,}" for window in windows])
-    axes.minorticks_off()
+        place: Any = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points"}
+        about = f"trained on {trained}"
+        axes.annotate(about, (trained, 1), (3, -3), va="top", fontsize="small", **place)
+    _counts(axes, windows)
     axes.set(xlabel="tokens in a window", ylabel="loss (nats a token)")
     return save_figure(figure, path)
 
@@ -41,9 +39,7 @@ def draw_lengths(evaluations: Sequence[dict[str, Any]], trained: int | None, pat
 def draw_positions(evaluation: dict[str, Any], path: Path) -> Path:
     """Loss by place in the segment, and by how many tokens were read before, as a picture.
 
-    Args:
-        evaluation: what `evaluate_long` gives.
-        path: .png, .svg or .pdf; written whole.
+    ``evaluation``: what `evaluate_long` gives.
     """
     figure = Figure(figsize=(8, 3.2), layout="constrained")
     left, right = figure.subplots(1, 2, sharey=True)
@@ -51,10 +47,14 @@ def draw_positions(evaluation: dict[str, Any], path: Path) -> Path:
     middles = [(one["from"] + one["to"]) / 2 for one in positions]
     left.plot(middles, [one["loss"] for one in positions], marker="o", markersize=3)
     left.set(xlabel=f"place in a segment of {evaluation['window']:,}", ylabel="loss (nats a token)")
-    right.plot([one["from"] for one in contexts], [one["loss"] for one in contexts], marker="o")
-    right.set_xscale("log")
-    ticks = [one["from"] for one in contexts][:: -(-len(contexts) // 6)]
-    right.set_xticks(ticks, [f"{count:,}" for count in ticks])
-    right.minorticks_off()
+    starts = [one["from"] for one in contexts]
+    right.plot(starts, [one["loss"] for one in contexts], marker="o")
+    _counts(right, starts[:: -(-len(starts) // 6)])
     right.set(xlabel="tokens read before, from")
     return save_figure(figure, path)
+
+
+def _counts(axes: Axes, ticks: Sequence[int]) -> None:
+    axes.set_xscale("log")
+    axes.set_xticks(ticks, [f"{count:,}" for count in ticks])
+    axes.minorticks_off()

@@ -18,6 +18,7 @@ AROUND = 50.0
 """points of a figure's height that lie outside its axes, at least"""
 NAMES_AT = 1.06
 """where names begin, in widths of the axes"""
+Values = Sequence[float] | np.ndarray
 
 
 class Lines:
@@ -34,7 +35,7 @@ class Lines:
         about = self.styles[member].about
         return f"{about}{self._drawn}" if about else None
 
-    def curve(self, member: str, x: Sequence[float], y: Sequence[float]) -> None:
+    def curve(self, member: str, x: Values, y: Values) -> None:
         """A curve in the style of ``member``, whose name stands at the end of its first one."""
         style = self.styles[member]
         self.axes.plot(x, y, gid=self.id_of(member), **style.line)
@@ -45,13 +46,13 @@ class Lines:
         """A name for what is drawn at this place, if ``member`` has none yet."""
         self._ends.setdefault(member, (x, y))
 
-    def faint(self, member: str, x: Sequence[float], y: Sequence[float]) -> None:
+    def faint(self, member: str, x: Values, y: Values) -> None:
         """A thin curve behind, of a named member alone."""
         style, gid = self.styles[member], self.id_of(member)
         if style.named:
             self.axes.plot(x, y, color=style.colour, linewidth=0.8, alpha=0.45, gid=gid)
 
-    def band(self, member: str, x: Sequence[float], low: Any, high: Any) -> None:
+    def band(self, member: str, x: Values, low: Values, high: Values) -> None:
         """The spread around a curve, of a named member alone."""
         style, gid = self.styles[member], self.id_of(member)
         if style.named:

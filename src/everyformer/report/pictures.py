@@ -35,9 +35,8 @@ from everyformer.system.files import file_written_whole, named_as
 
 PICTURES = (*KINDS, "encodings", "rotary", "distances", "masks", *MEASURED)
 """those that all know; parts of a model may offer others"""
-PAGES = ("neighbours", "curves", "table", "page", *FIGURES)
-"""what is drawn of a model and a text as a page of its own (`everyformer.report.neighbours`), of
-several trainings (`everyformer.report.seeds`), or of a comparison"""
+PAGES = ("curves", "table", "page", *FIGURES)
+"""what is drawn of several trainings, or of a comparison"""
 
 
 @dataclass(eq=False)

@@ -50,13 +50,14 @@ _HUES = (
 """of the families in their order, each in two shades; the last is of all that are not ours"""
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 _DASHES = ("-", "--", "-.", ":")
-_OUTSIDER = "#808890"
 _STEPS = (
     (12.0, (1.0, 2.0, 5.0)),
     (4.0, (1.0, 2.0, 3.0, 5.0)),
     (0.0, (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0)),
 )
 """labels of a decade, by how many times its low end the high end of an axis is"""
+_UNDATED: dict[str, Any] = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}
+"""metadata, so that the same figure is the same file"""
 _XML = '<?xml version="1.0" encoding="utf-8" standalone="no"?>\n'
 
 _RC: dict[Any, Any] = {
@@ -114,6 +115,10 @@ class Style:
         return {**line, "linewidth": 0.7, "alpha": 0.45, "zorder": 2}
 
 
+_REST = Style("#808890", "x")
+"""of what does not take part itself"""
+
+
 def look(family: int, number: int) -> Style:
     """Look of the member of that number in the family of that number, both from 0: up to 16
     members of a family all differ."""
@@ -134,22 +139,9 @@ def looks_of_family() -> dict[str, tuple[str, Style]]:
     }
 
 
-def _with_twins(
-    known: dict[str, tuple[str, Style]], members: Sequence[str]
-) -> dict[str, tuple[str, Style]]:
-    """The looks of members, and of their twins: those of the family that none has here."""
-    families = list(dict.fromkeys(family for family, _ in known.values()))
-    for other in (name for name in members if name not in known and twin(name)[0] in known):
-        family = known[twin(other)[0]][0]
-        taken = {known[name][1] for name in members if name in known}
-        looks = (look(families.index(family), number) for number in range(16))
-        free = (one for one in looks if one not in taken)
-        known[other] = family, next(free, known[twin(other)[0]][1])
-    return known
-
-
 class Styles:
-    """Styles of the members of a figure: fixed ones, and for other names those that are left.
+    """Styles of the members of a figure: fixed ones; a twin's is another of its family, and other
+    names take those that are left.
 
     Args:
         members: what is drawn, in its order.
@@ -157,27 +149,32 @@ class Styles:
     """
 
     def __init__(self, members: Iterable[str], named: Iterable[str] | None = None) -> None:
-        everyone = list(dict.fromkeys(members))
-        known = _with_twins(looks_of_family(), everyone)
+        everyone, known = list(dict.fromkeys(members)), looks_of_family()
         named_members = set(everyone if named is None else named)
-        here = {known[member][0] for member in everyone if member in known}
+        every = list(dict.fromkeys(family for family, _ in known.values()))
+        taken = {known[member][1] for member in everyone if member in known}
+        left = (look(1 + n % 8, n // 8) for n in itertools.count())
+        for member in (name for name in everyone if name not in known):
+            family, usual = known.get(twin(member)[0], ("", None))
+            looks = (look(every.index(family), n) for n in range(16)) if usual else left
+            known[member] = family, next((one for one in looks if one not in taken), usual or _REST)
+            taken.add(known[member][1])
+        here = {known[member][0] for member in everyone}
         self.families: dict[str, str] = {}
         """hue of each family that takes part"""
         for family, style in known.values():
-            if family in here:
+            if family and family in here:
                 self.families.setdefault(family, style.colour)
         order = list(self.families)
-        taken = {known[member][1] for member in everyone if member in known}
-        left = (look(1 + n % 8, n // 8) for n in itertools.count())
         self._styles: dict[str, Style] = {}
         for n, member in enumerate(everyone):
-            family, style = known.get(member) or ("", next(s for s in left if s not in taken))
+            family, style = known[member]
             about = f"member{n}-group{order.index(family) if family else 'x'}-"
             self._styles[member] = replace(style, named=member in named_members, about=about)
 
     def __getitem__(self, member: str) -> Style:
         """Grey for what does not take part itself."""
-        return self._styles.get(member, Style(_OUTSIDER, "x"))
+        return self._styles.get(member, _REST)
 
     def titles(self) -> dict[str, str]:
         """Members by what begins the ids of their lines."""
@@ -219,18 +216,12 @@ def ranked_figure(names: Sequence[str], height: float) -> tuple[Figure, Axes]:
     return figure, axes
 
 
-def swatch(colour: str) -> str:
-    """A spot of a colour before a name on a page; `INK` is that of the page's text."""
-    shown = "currentColor" if colour == INK else colour
-    return f'<span class="swatch" style="background:{shown}"></span>'
-
-
 @styled
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write as PNG, PDF or SVG, by the name's end, on white."""
     with file_written_whole(path, parents=True) as new:
-        _settle(figure)
-        figure.savefig(new, dpi=300, facecolor="white", metadata=_no_date(path.suffix))
+        _fix_layout(figure)
+        figure.savefig(new, dpi=300, facecolor="white", metadata=_UNDATED.get(path.suffix))
     return path
 
 
@@ -240,9 +231,9 @@ def svg_text(figure: Figure) -> str:
 
     Its text is of `INK`; nothing is behind it.
     """
-    _settle(figure)
+    _fix_layout(figure)
     buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", facecolor="none", metadata=_no_date(".svg"))
+    figure.savefig(buffer, format="svg", facecolor="none", metadata=_UNDATED[".svg"])
     svg = buffer.getvalue()
     return re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
 
@@ -280,15 +271,9 @@ def inline_svg(
     return opening + svg[svg.index(">") + 1 :]
 
 
-def _settle(figure: Figure) -> None:
+def _fix_layout(figure: Figure) -> None:
     """Lay the figure out once: later drawings, which would do it twice each, keep the places."""
     engine = figure.get_layout_engine()
     if isinstance(engine, ConstrainedLayoutEngine):
         engine.execute(figure)
         figure.set_layout_engine("none")
-
-
-def _no_date(suffix: str) -> dict[str, str | None]:
-    """Metadata without a date, so that the same figure is the same file."""
-    dates = {".svg": "Date", ".pdf": "CreationDate"}
-    return {dates[suffix]: None} if suffix in dates else {}

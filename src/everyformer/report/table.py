@@ -1,6 +1,6 @@
-"""The table to decide from, best first: what its cells hold, and as HTML.
+"""The table to decide from, best first: what its cells hold, computed once for all that write it.
 
-Each cell may have a second line: intervals, quartiles, ratios. What members cannot stands below.
+Each cell may have a second line: intervals, quartiles, ratios.
 """
 
 from collections.abc import Callable
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from everyformer.benchmark.points import BASELINE
 from everyformer.comparison.results import (
     Interval,
     Results,
@@ -17,21 +18,9 @@ from everyformer.comparison.results import (
     reported_means,
 )
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import listed
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded
-from everyformer.report.style import Styles, swatch
-from everyformer.report.words import (
-    apart,
-    between,
-    brief,
-    contexts_of,
-    faster_from,
-    interval,
-    quality,
-    safe,
-    token_cost,
-)
+from everyformer.report.words import apart, between, brief, contexts_of, faster_from, interval
 from everyformer.system.memory import size
 
 MINUS = "\u2212"
@@ -43,6 +32,8 @@ class Column:
     """A column: what its cells hold and how they are written."""
 
     title: str
+    brief: str
+    """the title in a terminal"""
     value: Callable[[TableRow], Any]
     written: Callable[[Any], str] = str
     better: str | None = None
@@ -53,106 +44,58 @@ class Column:
     """how sure the value is"""
     tiers: bool = False
     """whether members are told apart by their tiers, not by ``spread``"""
+    lacking: Callable[[TableRow], str] = lambda row: "-"
+    """what stands in place of an unknown value"""
 
 
 @dataclass(frozen=True)
 class Cell:
     """A cell of a member's row."""
 
-    value: Any
-    """None: unknown"""
     text: str
-    below: str
-    best: bool
+    below: str = ""
+    best: bool = False
     """whether it may be called the best of its column, with all that cannot be told from it"""
+    number: float | None = None
+    """by which a table is sorted"""
 
 
 def cells(results: Results) -> tuple[list[Column], list[tuple[TableRow, list[Cell]]]]:
     """Columns behind the members' names, and each trained member's row."""
     columns, rows = _columns(results), finished(results)
-    marked = [_best(rows, column) if decided(results) else set() for column in columns]
-    lines = [
-        (row, [_cell(row, *each) for each in zip(columns, marked, strict=True)]) for row in rows
-    ]
-    return columns, lines
-
-
-def table(results: Results, styles: Styles) -> str:
-    """The table as HTML, with what explains it below."""
-    columns, rows = cells(results)
-    limits = _limits(results)
-    titles = ["member", *(column.title for column in columns)]
-    head = "".join(f'<th scope="col">{safe(title)}</th>' for title in titles)
-    families = [*styles.families] if crowded(results) else []
-    lines = "".join(_line(row, own, styles, limits[row["member"]], families) for row, own in rows)
-    failed = "".join(
-        f'<tr><th scope="row">{_name(row["member"], styles)}</th>'
-        f'<td class="failed" colspan="{len(columns)}">failed: {safe(row["error"])}</td></tr>'
-        for row in results["rows"]
-        if row["status"] == "failed"
-    )
-    bodies = f'<tbody class="trained">{lines}</tbody>' if lines else ""
-    bodies += f"<tbody>{failed}</tbody>" if failed else ""
-    return (
-        f'<div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>{bodies}</table>'
-        f"</div>{_about(results, limits)}"
-    )
+    marked = [best_of(rows, column) if decided(results) else set() for column in columns]
+    pairs = [*zip(columns, marked, strict=True)]
+    return columns, [(row, [_cell(row, *pair) for pair in pairs]) for row in rows]
 
 
 def _cell(row: TableRow, column: Column, best: set[str]) -> Cell:
     value = column.value(row)
-    text = "-" if value is None else column.written(value)
-    return Cell(value, text, column.below(row), row["member"] in best)
+    if value is None:
+        return Cell(column.lacking(row))
+    number = value if isinstance(value, int | float) else None
+    return Cell(column.written(value), column.below(row), row["member"] in best, number)
 
 
-def _line(
-    row: TableRow, own: list[Cell], styles: Styles, limits: list[int], families: list[str]
-) -> str:
-    name = _name(row["member"], styles) + ("*" if row["leaks"] else "")
-    name += f"<sup>{', '.join(map(str, limits))}</sup>" if limits else ""
-    family, shown = row["group"], ""
-    if family in families:
-        name += f"<small>{safe(family)}</small>"
-        shown = f' class="group{families.index(family)}"'
-    return f'<tr{shown}><th scope="row">{name}</th>{"".join(map(_html, own))}</tr>'
-
-
-def _html(cell: Cell) -> str:
-    below = f"<small>{safe(cell.below)}</small>" if cell.below else ""
-    number = f' data-value="{cell.value}"' if isinstance(cell.value, int | float) else ""
-    mark = ' class="best"' if cell.best else ""
-    return f"<td{mark}{number}>{safe(cell.text)}{below}</td>"
-
-
-def _name(member: str, styles: Styles) -> str:
-    return swatch(styles[member].colour) + safe(member)
-
-
-def _limits(results: Results) -> dict[str, list[int]]:
-    """Numbers of the footnotes of each member: a sentence is written once."""
-    sentences = _footnotes(results)
-    return {
-        row["member"]: [1 + sentences.index(limit) for limit in row["limits"]]
-        for row in finished(results)
-    }
-
-
-def _footnotes(results: Results) -> list[str]:
-    return list(dict.fromkeys(limit for row in finished(results) for limit in row["limits"]))
-
-
-def _about(results: Results, limits: dict[str, list[int]]) -> str:
-    """Remarks on the table: its meaning, what members cannot, and who is waiting."""
+def limits(results: Results) -> dict[str, list[str]]:
+    """What members cannot, in sentences, with those of whom each is true."""
     rows = finished(results)
+    every = dict.fromkeys(limit for row in rows for limit in row["limits"])
+    return {one: [row["member"] for row in rows if one in row["limits"]] for one in every}
+
+
+def meaning(results: Results) -> str:
+    """Remarks on what the table's numbers are."""
+    rows, base = finished(results), baseline(results)
     if not rows:
-        return _waiting(results)
+        return ""
+    several = len(rows) > 1
     words = [f"Below a quality: its 95% interval over {rows[0]['interval_of']}."]
     if any(row["speed_spread"] or row["decode_spread"] for row in rows):
         words.append(
             "Speeds and memory were measured in rounds in which all members take turns; below a "
             "speed: its quartiles."
         )
-    if len(rows) > 1:
+    if several:
         words.append(
             "Seconds to match the last row: of training, until as good as that one at its end."
         )
@@ -161,100 +104,77 @@ def _about(results: Results, limits: dict[str, list[int]]) -> str:
             "Layer faster than attention: one layer, forward and backward with a batch of one row, "
             "surely takes less time from this length on; other columns are of the whole model."
         )
-    if decided(results) and len(rows) > 1:
+    if several and decided(results):
         words.append("Bold: best of its column, with all that cannot be told from it.")
-    base = baseline(results)
     if crowded(results) and base is not None:
         words.append(f"Differences are to {base['member']}, the baseline.")
-    text = f'<p class="why">{safe(" ".join(words))}'
-    text += '<span class="narrow"> The table scrolls sideways.</span></p>'
-    notes = _footnotes(results)
-    if notes:
-        items = "".join(f"<li>{safe(note)}</li>" for note in notes)
-        text += f'<ol class="limits">{items}</ol>'
-    return text + _waiting(results)
-
-
-def _waiting(results: Results) -> str:
-    names = results["waiting"]
-    return f'<p class="why">Waiting to be trained: {safe(listed(names))}.</p>' if names else ""
+    return " ".join(words)
 
 
 def _columns(results: Results) -> list[Column]:
-    metric, rows = METRICS[results["metric"]], finished(results)
-    columns = [
-        Column(
-            f"{metric.unit} ({metric.better} is better)",
-            lambda row: row["quality"],
-            metric.written,
-            metric.better,
-            lambda row: interval(row, results["metric"]),
-            lambda row: row["interval"],
-            tiers=bool(results["contrasts"]),
-        )
-    ]
-    if len(rows) > 1:
-        columns.insert(0, Column("tier", lambda row: " ".join(row["letters"]) or None))
-    base = baseline(results)
+    metric, rows, base = METRICS[results["metric"]], finished(results), baseline(results)
+    contexts, whole = contexts_of(rows), "{:,.0f}".format
+    quality = Column(
+        f"{metric.unit} ({metric.better} is better)", metric.unit, lambda row: row["quality"],
+        metric.written, metric.better, lambda row: interval(row, results["metric"]),
+        lambda row: row["interval"], tiers=bool(results["contrasts"]),
+    )  # fmt: skip
+    tier = Column("tier", "tier", lambda row: " ".join(row["letters"]) or None)
+    columns = [tier, quality] if len(rows) > 1 else [quality]
     if crowded(results) and base is not None:
         title = f"difference to {base['member']}"
-        columns.append(Column(title, lambda row: _difference(row, base, results)))
+        columns.append(Column(title, title, lambda row: _difference(row, base, results)))
     if results["config"]["lr_grid"]:
-        columns.append(Column("learning rate", lambda row: row.get("lr"), "{:g}".format))
+        rate = "learning rate"
+        columns.append(Column(rate, rate, lambda row: row.get("lr"), "{:g}".format))
     columns += [
-        Column("parameters", lambda row: row["parameters"], "{:,}".format, None, _ratio),
         Column(
-            "training speed (tokens per second)",
-            lambda row: row["tokens_per_second"],
-            "{:,.0f}".format,
-            "higher",
-            lambda row: between(row["speed_spread"], "{:,.0f}".format),
-            lambda row: row["speed_spread"],
+            "parameters", "parameters", lambda row: row["parameters"], "{:,}".format, below=_ratio
         ),
-        Column("memory of training", lambda row: row["peak_bytes"], size, "lower"),
         Column(
-            "seconds to match the last row",
-            lambda row: row["seconds_to_slowest"],
-            brief,
-            "lower",
+            "training speed (tokens per second)", "tokens/s in training",
+            lambda row: row["tokens_per_second"], whole, "higher",
+            lambda row: between(row["speed_spread"], whole), lambda row: row["speed_spread"],
         ),
-    ]
-    columns += [_decoding(context) for context in contexts_of(rows)]
-    columns += [_stream(context) for context in contexts_of(rows) if _kept(rows, context)]
+        Column("memory of training", "memory", lambda row: row["peak_bytes"], size, "lower"),
+        Column(
+            "seconds to match the last row", "s to match the last row",
+            lambda row: row.get("seconds_to_slowest"), brief, "lower",
+        ),
+    ]  # fmt: skip
+    columns += [_decoding(context) for context in contexts]
+    for context in contexts:
+        held = partial(_held, context=context)
+        if any(held(row) for row in rows):
+            title = f"memory a stream after {int(context):,} tokens"
+            columns.append(Column(title, title.removesuffix(" tokens"), held, size, "lower"))
     for mean in reported_means(rows):
-        columns.append(Column(mean.title, partial(reported, mean=mean), "{:.2f}".format))
+        value = partial(reported, mean=mean)
+        columns.append(Column(mean.title, mean.brief, value, "{:.2f}".format))
     if results["bench"]:
-        title = "layer faster than attention from (tokens)"
-        columns.append(Column(title, lambda row: faster_from(row, results)))
+        title = f"layer faster than {BASELINE} from (tokens)"
+        columns.append(Column(title, title, lambda row: faster_from(row, results)))
     return columns
 
 
 def _decoding(context: str) -> Column:
     return Column(
         f"writing after {int(context):,} tokens (ms per token)",
-        lambda row: row["decode_ms"].get(context),
-        brief,
-        "lower",
-        lambda row: _limit(row, context) or between(row["decode_spread"].get(context)),
+        f"ms a token after {int(context):,}",
+        lambda row: row["decode_ms"].get(context), brief, "lower",
+        lambda row: between(row["decode_spread"].get(context)),
         lambda row: row["decode_spread"].get(context),
-    )
+        lacking=lambda row: _unable(row, int(context)),
+    )  # fmt: skip
 
 
-def _limit(row: TableRow, context: str) -> str:
-    return "" if context in row["decode_ms"] else token_cost(row, context).removeprefix("-")
+def _unable(row: TableRow, context: int) -> str:
+    longest = row.get("longest")
+    return "-" if longest is None or longest >= context else f"reads at most {longest:,}"
 
 
-def _kept(rows: list[TableRow], context: str) -> bool:
-    return any(context in row.get("decode_bytes", {}) for row in rows)
-
-
-def _stream(context: str) -> Column:
-    return Column(
-        f"memory a stream after {int(context):,} tokens",
-        lambda row: row.get("decode_bytes", {}).get(context),
-        size,
-        "lower",
-    )
+def _held(row: TableRow, context: str) -> int | None:
+    return row.get("decode_bytes", {}).get(context)
 
 
 def _difference(row: TableRow, base: TableRow, results: Results) -> str:
@@ -264,17 +184,17 @@ def _difference(row: TableRow, base: TableRow, results: Results) -> str:
     change = row["quality"] - base["quality"]
     # "+0.0%" and "-0.000" say more than they know
     written = metric.written(abs(change))
-    if written == quality(0.0, results["metric"]):
+    if written == metric.written(0.0):
         return written
     return ("+" if change > 0 else MINUS) + written
 
 
 def _ratio(row: TableRow) -> str:
-    ratio = row["parameter_ratio"]
+    ratio = row.get("parameter_ratio")
     return "" if ratio is None or round(ratio, 2) == 1 else f"{ratio:.2f} x the first"
 
 
-def _best(rows: list[TableRow], column: Column) -> set[str]:
+def best_of(rows: list[TableRow], column: Column) -> set[str]:
     """Members with the best value of a column or one that cannot be told from it, when there is a
     choice."""
     known = [row for row in rows if column.value(row) is not None]
@@ -282,12 +202,12 @@ def _best(rows: list[TableRow], column: Column) -> set[str]:
     if column.better is None or len(known) < 2 or min(values) == max(values):
         return set()
     best = known[values.index(min(values) if column.better == "lower" else max(values))]
-    surely = column.spread(best) is not None and not column.tiers
     same = [
         row
         for row in known
         if row["member"] in best["same_as"] or column.value(row) == column.value(best)
     ]
+    surely = column.spread(best) is not None
     near = [row for row in known if surely and not apart(column.spread(best), column.spread(row))]
     if column.tiers:
         near = [row for row in known if set(row["letters"]) & set(best["letters"])]

@@ -44,12 +44,8 @@ def _joined(compared: Mapping[str, Results]) -> tuple[list[str], list[list[Cell]
         for row, own in lines:
             known = dict(zip([column.title for column in columns], own, strict=True))
             names = [*[name] * several, row["member"] + ("*" if row["leaks"] else "")]
-            rows.append([*map(_bare, names), *(known.get(title, _bare("-")) for title in titles)])
+            rows.append([*map(Cell, names), *(known.get(title, Cell("-")) for title in titles)])
     return [*["comparison"] * several, "member", *titles], rows
-
-
-def _bare(text: str) -> Cell:
-    return Cell(None, text, "", best=False)
 
 
 def _markdown(compared: Mapping[str, Results]) -> str:

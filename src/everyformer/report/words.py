@@ -1,6 +1,5 @@
 """Numbers and names of a comparison as its sentences, tables and captions write them."""
 
-import html
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ from everyformer.benchmark.points import BASELINE, is_settled
 from everyformer.comparison.results import Interval, Metric, Results, TableRow, points, task_of
 from everyformer.core.measures import METRICS
 from everyformer.core.wording import listed
+from everyformer.training.config import BUDGETS
 
 
 def quality(value: float, metric: Metric) -> str:
@@ -33,15 +33,6 @@ def faster_from(row: TableRow, results: Results) -> str:
         return f"{start:,}"
     longest = max(p.length for p in measured if p.member == row["member"] and p.seconds)
     return f"not up to {longest:,}" if settled else f"not settled up to {longest:,}"
-
-
-def token_cost(row: TableRow, context: str) -> str:
-    """Milliseconds of a token after so many others, or why there are none."""
-    value, longest = row["decode_ms"].get(context), row.get("longest")
-    if value is not None:
-        return brief(value)
-    known = longest is not None and longest < int(context)
-    return f"reads at most {longest:,}" if known else "-"
 
 
 def contexts_of(rows: Sequence[TableRow]) -> list[str]:
@@ -80,9 +71,9 @@ def several(names: Sequence[str], one: str, more: str) -> str:
 def budget(config: dict[str, Any]) -> str:
     """The budget of each member."""
     training = config["training"]
-    for kind, unit in (("seconds", "seconds"), ("tokens", "tokens"), ("flops", "FLOPs")):
-        amount = training[f"budget_{kind}"]
-        if amount is not None:
+    for kind in BUDGETS:
+        if (amount := training[f"budget_{kind}"]) is not None:
+            unit = "FLOPs" if kind == "flops" else kind
             return f"{amount:,.6g} {unit}" if amount < 1e6 else f"{count(amount)} {unit}"
     return f"{training['steps']:,} steps"
 
@@ -111,7 +102,7 @@ _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"
 """control character -> its picture"""
 
 
-def safe(value: Any) -> str:
-    """Any text as text of a page: escaped, control characters made visible."""
+def visible(value: Any) -> str:
+    """Any text with control characters made visible, and half surrogates as question marks."""
     text = str(value).replace("\r\n", "\n").encode("utf-8", "replace").decode("utf-8")
-    return html.escape(text.translate(_VISIBLE))
+    return text.translate(_VISIBLE)

@@ -37,8 +37,7 @@ def draw_curves(options: ShowOptions) -> int:
     Raises:
         ConfigError: they cannot stand in one figure, since they are of other data.
     """
-    from everyformer.report.curves import Quantity
-    from everyformer.report.seeds import draw_seeds
+    from everyformer.report.curves import Quantity, draw_seeds
     from everyformer.report.style import save_figure
 
     trainings = [each for source in (options.run, *options.others) for each in _trainings(source)]

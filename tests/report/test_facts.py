@@ -6,8 +6,7 @@ import pytest
 from report_results import made_up
 
 from everyformer.comparison.verdict import verdict
-from everyformer.report.facts import facts, now
-from everyformer.report.remedies import remedies
+from everyformer.report.facts import facts, now, remedies
 
 
 def _doubting(changes: dict[str, Any], in_seconds: bool = True) -> Any:
