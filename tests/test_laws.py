@@ -2,8 +2,8 @@
 
 import pytest
 
+from everyformer.checks.verify import FULL, LAWS, check_law
 from everyformer.family import list_members
-from everyformer.verification.verify import FULL, LAWS, check_law
 
 REAL = pytest.mark.full("the real compiler takes a minute a member")
 EVERY = pytest.mark.full("the first case of each form is captured in `compiles`")

@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from everyformer import cli, family
+from everyformer.checks.verify import check_law
 from everyformer.cli import main
 from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITIONS
-from everyformer.verification.verify import check_law
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-member.md"
 SIZES = (

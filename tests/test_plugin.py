@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everyformer.verification.verify import LAWS
+from everyformer.checks.verify import LAWS
 
 PLUGIN = Path(__file__).parent / "plugin"
 SIZES = [
@@ -105,7 +105,7 @@ def test_its_laws_hold_and_catch_a_wrong_version_of_it(
 ) -> None:
     code = (
         "from decaying import mixer\nfrom everyformer.family import info\n"
-        "from everyformer.verification.verify import LAWS, check_law\n"
+        "from everyformer.checks.verify import LAWS, check_law\n"
         "honest, begun = mixer.weights, mixer.Decay.init_state\n"
         "for law in LAWS:\n    print(law, check_law(info('decay'), law).status)\n"
         f"for law, change in {WRONG!r}.items():\n"

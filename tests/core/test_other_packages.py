@@ -10,10 +10,10 @@ import torch
 
 import everyformer as ef
 from everyformer import family
+from everyformer.checks.verify import check_law
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.core.leaks import leak_of
 from everyformer.genes import GENES
-from everyformer.verification.verify import check_law
 
 ROW = """
 import dataclasses

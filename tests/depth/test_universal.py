@@ -20,7 +20,6 @@ from everyformer.core.dispatch import watched
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
-from everyformer.engines.flops import count_flops
 from everyformer.genes.depth._pending import Pending
 from everyformer.genes.depth.universal import Account, Universal, UniversalOptions
 from everyformer.genes.wirings.pre import PreNorm
@@ -30,6 +29,7 @@ from everyformer.report.pictures import draw_pictures
 from everyformer.training.evaluate import evaluate
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, covering, draw
+from sequence_laws.flops import count_flops
 
 WIDTH, LENGTH = 12, 11
 TEXT = draw(2, LENGTH, WIDTH)

@@ -7,8 +7,8 @@ from torch import nn
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.laws import Inputs, Subject, check
-from everyformer.laws.adapters import subject_of
+from sequence_laws import Inputs, Subject, check
+from sequence_laws.adapters import subject_of
 
 WHOLE = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 32, "max_length": 32}
 

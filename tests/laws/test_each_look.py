@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws import artefacts, behaviour, causality, check, rows, streaming
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.subject import Subject
+from sequence_laws import artefacts, behaviour, causality, check, rows, streaming
+from sequence_laws.adapters import subject_of
+from sequence_laws.subject import Subject
 
 
 class Sums(nn.Module):

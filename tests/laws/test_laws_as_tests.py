@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from everyformer.laws.junit import write_junit
-from everyformer.laws.verdict import LawResult
+from sequence_laws.junit import write_junit
+from sequence_laws.verdict import LawResult
 
 HERE = Path(__file__).parent
 TESTS = """
@@ -78,7 +78,7 @@ def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_p
 
 
 def test_importing_the_plugin_imports_no_torch():
-    code = "import everyformer.laws.pytest_plugin, sys; print('torch' in sys.modules)"
+    code = "import sequence_laws.pytest_plugin, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from right_and_wrong import Bare, Right
 
-from everyformer.laws import LAWS, check
-from everyformer.laws.adapters import subject_of
+from sequence_laws import LAWS, check
+from sequence_laws.adapters import subject_of
 
 WRONG = [
     ("causality", Bare, "a diagonal too far"),

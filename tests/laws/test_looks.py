@@ -5,11 +5,11 @@ import importlib.util
 import pytest
 from torch import Tensor, nn
 
-from everyformer.laws import artefacts, causality, check, growth
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.causality import Condition, conditions, longest
-from everyformer.laws.subject import Subject
-from everyformer.laws.sweep import IMPORTS
+from sequence_laws import artefacts, causality, check, growth
+from sequence_laws.adapters import subject_of
+from sequence_laws.causality import Condition, conditions, longest
+from sequence_laws.subject import Subject
+from sequence_laws.sweep import IMPORTS
 
 
 class Sums(nn.Module):

@@ -9,10 +9,10 @@ from torch import nn
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
-from everyformer.laws import check, check_growth, check_streaming
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.names import is_target
-from everyformer.laws.targets import target
+from sequence_laws import check, check_growth, check_streaming
+from sequence_laws.adapters import subject_of
+from sequence_laws.names import is_target
+from sequence_laws.targets import target
 
 FILE = """
 import sys

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws import check
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.adapters.transformers import hugging_face
-from everyformer.laws.targets import target
+from sequence_laws import check
+from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.transformers import hugging_face
+from sequence_laws.targets import target
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
 

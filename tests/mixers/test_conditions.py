@@ -7,11 +7,11 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
+from everyformer.checks.cases import Case, cases, draw
 from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trials import WIDTH
 from everyformer.family import list_members
-from everyformer.verification.cases import Case, cases, draw
 
 MEMBERS = [m for m in list_members() if m.can("padding")]
 AGAIN = [[0, 0, 1, 1, 0], [4, 1, 1, 1, 4], [2, 3, 2, 2, 3]]

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.state import StackState
 from everyformer.models.body import Body
-from everyformer.verification.cases import stir
 from helpers import build_model, close, draw
 
 WIDTH, LENGTH, ROWS = 12, 24, 3

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.checks.cases import small_model
 from everyformer.core.errors import (
     ConfigError,
     GeneError,
@@ -11,7 +12,6 @@ from everyformer.core.errors import (
     UnsupportedError,
 )
 from everyformer.genes.wirings.pre import PreNorm
-from everyformer.verification.cases import small_model
 from helpers import feeds
 
 torch.manual_seed(0)

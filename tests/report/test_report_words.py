@@ -7,7 +7,7 @@ from everyformer.cli.verbs.compare import render
 from everyformer.core.wording import few, listed
 from everyformer.report.notes import notes
 from everyformer.report.words import brief, question, title
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 
 def test_one_seed_is_said() -> None:

@@ -10,9 +10,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from everyformer.system.children import start
 from everyformer.system.pulse import Pulse, doing
 from everyformer.system.stopping import Gentle
+from sequence_laws.children import start
 
 IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 

@@ -42,7 +42,7 @@ from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import spread
 from everyformer.data.sources import Entry, Source, open_source
 from everyformer.data.table import TABLES
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"}
 

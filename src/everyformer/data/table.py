@@ -18,8 +18,8 @@ from everyformer.core.errors import DataError
 from everyformer.core.wording import counted, shortened
 from everyformer.data.headers import finds_header
 from everyformer.data.sources import Entry, Source, reading, text_lines
-from everyformer.system.extras import extra_module
 from everyformer.system.plain import from_json
+from sequence_laws.extras import extra_module
 
 JSON_LINES = {".jsonl", ".ndjson"}
 PARQUET = {".parquet"}

@@ -8,7 +8,7 @@ from everyformer.core.wording import counted
 from everyformer.report.headline import doubts
 from everyformer.report.remedies import remedies
 from everyformer.report.words import brief, interval, quality
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 
 def facts(results: Results) -> list[tuple[str, str]]:

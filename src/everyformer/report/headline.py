@@ -13,9 +13,9 @@ from everyformer.comparison.metrics import METRICS
 from everyformer.comparison.results import Interval, Results, TableRow, finished
 from everyformer.comparison.summary import NOT_WRITING
 from everyformer.core.wording import few, listed
-from everyformer.laws.names import is_target
 from everyformer.report.words import apart, brief, budget, contexts_of, quality, several
-from everyformer.system.memory import size
+from sequence_laws.memory import size
+from sequence_laws.names import is_target
 
 
 def answer(results: Results, *, short: bool = False) -> str:

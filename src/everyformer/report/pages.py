@@ -15,6 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from everyformer.checks.verify import LAWS, OF_LAYERS, exemption
 from everyformer.core.config import Choice
 from everyformer.core.explained import docs_of
 from everyformer.core.member import Member
@@ -32,7 +33,6 @@ from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
 from everyformer.system.files import write_text
 from everyformer.system.plain import from_json
-from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 BEGIN, END = "<!-- made by `make docs` -->", "<!-- end -->"
 """marks in the README, between which the table of members stands"""

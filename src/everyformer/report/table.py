@@ -32,7 +32,7 @@ from everyformer.report.words import (
     safe,
     token_cost,
 )
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 MINUS = "\u2212"
 """as wide as a plus"""

@@ -27,7 +27,7 @@ from everyformer.report.words import (
     safe,
     token_cost,
 )
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 
 def render(results: Results) -> str:
