@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from sequence_laws.asserts import check_batch as check_batch
     from sequence_laws.asserts import check_causality as check_causality
     from sequence_laws.asserts import check_compiles as check_compiles
+    from sequence_laws.asserts import check_cost as check_cost
     from sequence_laws.asserts import check_determinism as check_determinism
     from sequence_laws.asserts import check_gradients as check_gradients
-    from sequence_laws.asserts import check_growth as check_growth
     from sequence_laws.asserts import check_lengths as check_lengths
     from sequence_laws.asserts import check_numbers as check_numbers
     from sequence_laws.asserts import check_order as check_order
@@ -47,7 +47,7 @@ _HOMES = {
         f"check_{law}": "asserts"
         for law in (
             *("causality", "streaming", "padding", "packing", "batch", "lengths", "numbers"),
-            *("gradients", "order", "determinism", "saving", "compiles", "growth"),
+            *("gradients", "order", "determinism", "saving", "compiles", "cost"),
         )
     },
 }

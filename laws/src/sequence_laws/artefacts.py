@@ -1,34 +1,29 @@
-"""Numbers, saving and compiling: the model in other dtypes, from a file, and as one graph."""
+"""Numbers and saving: the model in other dtypes, and from a file."""
 
 import copy
 import functools
-import io
-import warnings
+import itertools
 from collections.abc import Sequence
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten_with_path
 
 from sequence_laws.foreign import FAILURES, cut
-from sequence_laws.inputs import in_float64, seed
-from sequence_laws.rounding import doubled
+from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.targets import arguments, sized
 from sequence_laws.verdict import LawBroken, NotJudged, few
 
-LONGEST = 17
-"""inputs of a text that is captured"""
-UNROLLED = 2000
-"""operations of a graph: those of models with loops over places, whose export takes minutes"""
 FAR, MANY = 1024, 2**24
 """inputs of a text, and numbers that it may give, that are computed in bfloat16"""
 
 
 def numbers(subject: Subject) -> str:
     """Finite outputs, of features of 1e4 and in bfloat16 too, in which a digit is right: at three
-    positions of four the median error is below a tenth of the spread of all outputs.
+    positions of four the median error is below a tenth of the spread of all outputs. In float32
+    there are more digits than in bfloat16. A `strict` subject has all that in float16 too, with
+    finite gradients, also of one input and of rows that are nothing but padding.
 
     bfloat16 is tried at several lengths up to the model's own, `FAR` at most, and at each behind
     the shorter ones, since it cannot tell whole numbers beyond 256.
@@ -47,16 +42,56 @@ def numbers(subject: Subject) -> str:
         said.append("finite at 1e4")
     y = subject.exact(x)
     require_finite(subject, y, "outputs are not finite", "float64")
+    if subject.strict:
+        said.append(extremes(subject, length))
     most = min(subject.max_length() or FAR, FAR, MANY // y.shape[-1])
     longer = sorted(n for n in {64, 256, 512, most} if length < n <= most)
     before, worst = 0, 0.0
     for end in [length, *filter(subject.takes, longer)]:
-        share = in_half(subject, end, 0 if subject.pools else before)
+        share = digits(subject, torch.bfloat16, end, 0 if subject.pools else before)
         if share is None:
             return ", ".join([*said, "it does not run in bfloat16"])
+        if not before and subject.wide is torch.float64:
+            narrow(subject, length, share)
         before, worst = end, max(worst, share)
     said.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
     return ", ".join(said)
+
+
+def narrow(subject: Subject, length: int, coarse: float) -> None:
+    """Raise `LawBroken` where float32 has no more digits than bfloat16, of which an error is
+    ``coarse``: something is computed in bfloat16 or float16 whatever is asked."""
+    fine = digits(subject, torch.float32, length, 0)
+    if fine is not None and fine > max(coarse / 16, 1e-6):
+        raise LawBroken(
+            f"float32 has the digits of bfloat16: its error against float64 is {fine:.1g} of the "
+            f"spread, that of bfloat16 {coarse:.1g} (length {length})"
+        )
+
+
+def extremes(subject: Subject, length: int) -> str:
+    """Outputs and gradients in three dtypes are finite: of large features, one input, and rows
+    without any; and in float16 a digit is right."""
+    kinds = (torch.float32, torch.bfloat16, torch.float16)
+    for kind, end in itertools.product(kinds, (1, length)):
+        # beyond sqrt(65504) projections themselves leave float16's range
+        large = 1 if subject.inputs.vocabulary else 100 if kind is torch.float16 else 1e4
+        x = large * subject.inputs.draw(2, end)
+        x = x.to(kind).requires_grad_() if x.is_floating_point() else x
+        nothing = torch.ones(x.shape[:2], dtype=torch.bool)
+        nothing[1] = False
+        model = subject.copy(kind)
+        for keep in (None, nothing) if subject.masks else (None,):
+            y = subject.run(model, x, keep)
+            where = f"{kind} at length {end}" + " with a row of padding" * (keep is not None)
+            if not torch.isfinite(y).all():
+                raise LawBroken(f"outputs in {where} are not finite")
+            into = [x] if x.requires_grad else [*model.parameters()]
+            parts = torch.autograd.grad(y.float().sum(), into, allow_unused=True)
+            if not all(torch.isfinite(part).all() for part in parts if part is not None):
+                raise LawBroken(f"gradients in {where} are not finite")
+    digits(subject, torch.float16, length, 0)
+    return "in three dtypes, of rows of padding, with gradients"
 
 
 def require_finite(subject: Subject, y: Tensor, finding: str, dtype: str, x: str = "x") -> None:
@@ -74,33 +109,33 @@ def require_finite(subject: Subject, y: Tensor, finding: str, dtype: str, x: str
     )
 
 
-def in_half(subject: Subject, length: int, before: int) -> float | None:
-    """Error of bfloat16 behind ``before`` inputs as a share of the spread; None where the model
-    does not run in it on this device.
+def digits(subject: Subject, kind: torch.dtype, length: int, before: int) -> float | None:
+    """Error of a dtype behind ``before`` inputs as a share of the spread; None where the model does
+    not run in it on this device.
 
     Raises:
         LawBroken: it is a tenth or more, or not finite.
     """
-    x = subject.inputs.draw(16 if subject.pools else 2, length)
-    y, cast = subject.exact(x), "x.bfloat16()" if x.is_floating_point() else "x"
+    x, name = subject.inputs.draw(16 if subject.pools else 2, length), str(kind).partition(".")[2]
+    y, cast = subject.exact(x), f"x.to({kind})" if x.is_floating_point() else "x"
     try:
         with torch.no_grad():
-            half = x.bfloat16() if x.is_floating_point() else x
-            low = subject.run(subject.copy(torch.bfloat16), half).double()
+            low = subject.run(subject.copy(kind), x.to(kind) if x.is_floating_point() else x)
     except RuntimeError:  # an operation that this device lacks in this dtype
         return None
-    require_finite(subject, low, "outputs in bfloat16 are not finite", "bfloat16")
+    low = low.double()
+    require_finite(subject, low, f"outputs in {name} are not finite", name)
     # one number a row may hardly differ from that of another
     spread = float(y.square().mean().sqrt() if y[0].numel() == 1 else y.std())
     off = float((low - y)[:, before:].abs().median(-1).values.quantile(0.75))
     if off >= spread / 10 and spread > subject.bound(x):
         raise LawBroken(
-            f"in bfloat16 no digit is right: at length {length}, behind {before}, outputs are off "
+            f"in {name} no digit is right: at length {length}, behind {before}, outputs are off "
             f"by {off:.2g}, and spread by {spread:.2g}",
             subject.code(
                 subject.inputs.code(len(x), length),
                 f"y = {subject.call_code('x')}",
-                "model = model.bfloat16()",
+                f"model = model.to({kind})",
                 f"off = ({subject.call_code(cast)} - y){f'[:, {before}:]' * (not subject.pools)}",
                 "print(off.abs().median() / y.std())",
             ),
@@ -135,19 +170,16 @@ def saving(subject: Subject) -> str:
         made_anew = [line for line in subject.build if line.startswith("model")]
         lines += ["first = model", "torch.manual_seed(1)", *made_anew]
         lines += ["model, other = first, model.double().eval()"]
-    file = io.BytesIO()
     try:
-        torch.save(made.state_dict(), file)
-        file.seek(0)
-        other.load_state_dict(torch.load(file, weights_only=True))
+        other = subject.stored(made, other)
     except Exception as error:  # what a model says of its own state
         says = f"{type(error).__name__}: {cut(str(error))[:150]}"
         raise LawBroken(
             f"its own state_dict cannot be read back: {says}",
             subject.code(*lines, "other.load_state_dict(model.state_dict())"),
         ) from error
-    with torch.no_grad(), doubled():
-        wide = in_float64(x)
+    with torch.no_grad(), subject.exactly():
+        wide = subject.widened(x)
         y = subject.run(made, wide)
         off = float((subject.run(other, wide) - y).abs().max())
         unknown = [name for name in held if name not in both]
@@ -222,91 +254,3 @@ def _stir(model: nn.Module) -> None:
         buffers = [b for b in model.buffers() if id(b) in kept and b.is_floating_point()]
         for tensor in (*model.parameters(), *buffers):
             tensor += 1.0
-
-
-class _Called(nn.Module):
-    """The outputs of a model for its inputs alone."""
-
-    def __init__(self, subject: Subject, model: nn.Module) -> None:
-        super().__init__()
-        self.subject, self.model = subject, model
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.subject.called(self.model, x)
-
-
-def compiles(subject: Subject) -> str:
-    """One graph with the same outputs, captured by `torch.compile`, and by `torch.export` for any
-    length.
-
-    Raises:
-        LawBroken: outputs differ from those without it.
-        NotJudged: the model is no single graph: that is said, with the reason.
-    """
-    subject.require_weights()
-    every = subject.lengths()
-    # what is unrolled over a text would make long ones take minutes
-    lengths = [n for n in every if 1 < n <= LONGEST][-2:] or every[:1]
-    if not lengths:
-        raise NotJudged("it takes none of the lengths that were tried", "undecided")
-    model = subject.as_graph(subject.copy(torch.float32))
-    x = subject.inputs.draw(2, lengths[-1])
-    torch._dynamo.reset()
-    operations = 0
-
-    def counted(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Any:
-        nonlocal operations
-        operations += len(graph.graph.nodes)
-        return graph.forward
-
-    compiled = cast(nn.Module, torch.compile(model, backend=counted, fullgraph=True))
-    with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            y = subject.run(compiled, x)
-        except torch._dynamo.exc.TorchDynamoException as error:
-            reason = cut(str(error).partition("\n")[0])
-            raise NotJudged(f"not one graph: {reason}", "said") from error
-        same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
-        found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"
-        if operations > UNROLLED:
-            return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
-        return f"{found}; {exports(subject, model, lengths)}"
-
-
-def exports(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> str:
-    """Sentence on whether `torch.export` takes the model, with a length that is open."""
-    last = subject.inputs.draw(2, lengths[-1])
-    try:
-        any_length = ({1: torch.export.Dim.AUTO},)
-        whole = _Called(subject, model).eval()
-        program = torch.export.export(whole, (last,), dynamic_shapes=any_length).module()
-        outputs = {}
-        for length in lengths:
-            seed(0)
-            outputs[length] = program(subject.inputs.draw(2, length))
-    except Exception as error:  # whatever the exporter, or a guard of what it made, says
-        return f"not exported for any length: {type(error).__name__}: {cut(str(error))[:100]}"
-    for length, y in outputs.items():
-        x = subject.inputs.draw(2, length)
-        same(subject, model, x, y, "exported", "torch.export.export(model, (x,)).module()")
-    return f"exported, equal at lengths {', '.join(map(str, lengths))}"
-
-
-def same(
-    subject: Subject, model: nn.Module, x: Tensor, y: Tensor, how: str, expression: str
-) -> None:
-    """Outputs y in float32 are those of the model, with as much room for rounding as elsewhere."""
-    off = float((y.double() - subject.run(model, x).double()).abs().max())
-    if not off <= subject.bound(x) * 2.0**29:
-        raise LawBroken(
-            f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
-            subject.code(
-                subject.inputs.code(*x.shape[:2]),
-                *subject.as_graph_code(),
-                f"y = {subject.call_code('x')}",
-                f"model = {expression}",
-                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
-                double=False,
-            ),
-        )

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from torch import nn
 
 from sequence_laws.adapters import subject_of
-from sequence_laws.growth import growth
+from sequence_laws.cost import cost
 from sequence_laws.judging import LAWS, known_claim, one_thread
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import NotJudged
@@ -51,15 +51,15 @@ check_saving = _assertion("saving", "Weights that are written and read give equa
 check_compiles = _assertion("compiles", "Compiled outputs are those of the model.")
 
 
-def check_growth(model: Model, claims: str | float | None = None, **known: Any) -> str:
+def check_cost(model: Model, claims: str | float | None = None, **known: Any) -> str:
     """Operations and bytes grow with length no faster than ``claims``; None: says how."""
-    return _held("growth", model, known, known_claim(claims))
+    return _held("cost", model, known, known_claim(claims))
 
 
 def _held(law: str, model: Model, known: dict[str, Any], *claim: float | None) -> str:
     subject = subject_of(model, **known)
     try:
         with one_thread():
-            return growth(subject, *claim) if law == "growth" else LAWS[law](subject)
+            return cost(subject, *claim) if law == "cost" else LAWS[law](subject)
     except NotJudged as reason:
         return f"{reason.status}: {reason}"

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.foreign import FAILURES, cut
-from sequence_laws.inputs import first, in_float64, seed
-from sequence_laws.rounding import doubled
+from sequence_laws.inputs import first, seed
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import LawBroken, NotJudged, few
 
@@ -77,7 +76,8 @@ def order(subject: Subject) -> str:
 
 
 def determinism(subject: Subject) -> str:
-    """Equal inputs and random numbers give equal outputs, in evaluation and in training.
+    """Equal inputs and random numbers give equal outputs, in evaluation and in training; of a
+    `strict` subject a training that is saved and resumed has the losses of one that is not.
 
     Raises:
         LawBroken: they do not.
@@ -100,24 +100,60 @@ def determinism(subject: Subject) -> str:
                 ),
             )
     x = subject.inputs.draw(2, subject.usual())
+    resumed = f"; {resumes(subject, x)}" if subject.strict and subject.doubles else ""
     draws = subject.doubles and random(subject, x)
     drawn = " (it draws random numbers in evaluation)" if draws else ""
-    return "same inputs and random numbers, same outputs" + drawn
+    return "same inputs and random numbers, same outputs" + drawn + resumed
+
+
+def resumes(subject: Subject, x: Tensor) -> str:
+    """Losses of four steps are equal, also where weights and optimiser come from files after two.
+
+    Raises:
+        LawBroken: they are not.
+    """
+    whole = losses(subject, x, stop=None)
+    for stop, run in ((None, "two equal runs"), (2, "a run and one that was resumed")):
+        off = float((losses(subject, x, stop) - whole).abs().max())
+        if not off <= subject.bound(x):
+            raise LawBroken(f"losses of {run} differ by {off:.2g}")
+    return "a training resumes as it was"
+
+
+def losses(subject: Subject, x: Tensor, stop: int | None) -> Tensor:
+    """Of four steps of a training, which is stored and read before step ``stop``."""
+    model, wide, found = subject.copy(training=True), subject.widened(x), []
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(4):
+        if step == stop:
+            moments = optimiser.state_dict()
+            model = subject.stored(model, subject.copy(training=True)).train()
+            optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            optimiser.load_state_dict(moments)
+        subject.seed(step)
+        with subject.exactly():
+            loss = subject.objective(model, wide)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        found.append(loss.detach())
+    return torch.stack(found)
 
 
 def random(subject: Subject, x: Tensor) -> bool:
     """True if outputs in evaluation depend on random numbers."""
     ys = []
     for number in (0, 1):
-        with torch.no_grad(), doubled():
-            model, wide = subject.copy(), in_float64(x)
+        with torch.no_grad(), subject.exactly():
+            model, wide = subject.copy(), subject.widened(x)
             seed(number)
             ys.append(subject.called(model, wide))
     return not torch.equal(*ys)
 
 
 def gradients(subject: Subject) -> str:
-    """Every parameter that asks for a gradient gets one, once weights have left their start.
+    """Every parameter that asks for a gradient gets one, in evaluation or in training, once weights
+    have left their start.
 
     Raises:
         LawBroken: names of parameters without, or that outputs carry none.
@@ -136,7 +172,10 @@ def gradients(subject: Subject) -> str:
     every = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     idle = subject.idle
     asked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
-    missing = [n for n, p in asked.items() if p.grad is None or not p.grad.any()]
+    missing = without(asked)
+    if missing and not model.training and subject.lengths(training=True):
+        trained = differentiated(subject, x, training=True)  # some losses are of training alone
+        missing = without({n: p for n, p in trained.named_parameters() if n in missing})
     if missing:
         raise LawBroken(
             f"{len(missing)} of {len(asked)} parameters get no gradient: {few(missing)}",
@@ -152,6 +191,11 @@ def gradients(subject: Subject) -> str:
     return f"{len(asked)} parameters get a gradient{others}"
 
 
+def without(weights: dict[str, nn.Parameter]) -> list[str]:
+    """Names of weights that have no gradient."""
+    return [n for n, p in weights.items() if p.grad is None or not p.grad.any()]
+
+
 def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
     """A model whose weights have left their start, with gradients of all that it gives."""
     model = subject.copy(training=training)
@@ -160,9 +204,9 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
         for weight in model.parameters():  # zeros at the start would hide what is behind them
             noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
             weight.add_(0.02 * noise.to(weight))
-    with doubled():
+    with subject.exactly():
         seed(0)
-        result = subject.call(model, in_float64(x))
+        result = subject.call(model, subject.widened(x))
         every = _tensors(result) or [first(result)]  # of a record
         parts = [part for part in every if part.requires_grad]
         if not parts:

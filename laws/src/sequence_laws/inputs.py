@@ -122,8 +122,3 @@ def first(result: Any) -> Tensor:
     if where.startswith("."):
         return getattr(result, where[1:])
     return result[ast.literal_eval(where[1:-1])] if where else result
-
-
-def in_float64(x: Tensor) -> Tensor:
-    """Features in float64, tokens as they are."""
-    return x.double() if x.is_floating_point() else x

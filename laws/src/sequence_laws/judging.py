@@ -3,16 +3,17 @@
 import contextlib
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from traceback import walk_tb
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, growth, rows, streaming
+from sequence_laws import artefacts, behaviour, causality, compiling, rows, streaming
+from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
-from sequence_laws.errors import ConfigError, unknown
+from sequence_laws.errors import ConfigError, UnknownNameError, unknown
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken, LawResult, NotJudged, Status
@@ -30,9 +31,13 @@ LAWS: dict[str, Law] = {
     "order": behaviour.order,
     "determinism": behaviour.determinism,
     "saving": artefacts.saving,
-    "compiles": artefacts.compiles,
-    "growth": growth.growth,
+    "compiles": compiling.compiles,
+    "cost": costs.cost,
 }
+
+
+FORMER = {"chunks": "streaming", "keeps": "saving", "reproducible": "determinism", "growth": "cost"}
+"""names that laws had"""
 
 
 class Checked(tuple[LawResult, ...]):
@@ -74,7 +79,7 @@ def check(
             (default: what its kind says; of a module of one's own that it does).
         vocabulary, width, inputs: what it reads, where that cannot be guessed: number of tokens,
             channels of features, or a batch of its own.
-        claims: growth that it claims: "constant", "linear", "quadratic" or an exponent of length.
+        claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.
         name: of the model in messages (default: its class).
 
     Raises:
@@ -86,48 +91,54 @@ def check(
     return Checked(judge(subject_of(model, name, causal=causal, **reads), laws, claim))
 
 
-def known_laws(names: Sequence[str]) -> tuple[str, ...]:
+def known_laws(names: Sequence[str], known: Iterable[str] = LAWS) -> tuple[str, ...]:
     """The names of laws, all where there are none."""
     for name in names:
-        if name not in LAWS:
-            raise unknown("law", name, LAWS)
-    return tuple(names) or tuple(LAWS)
+        if name in FORMER:
+            raise UnknownNameError(f"the law '{name}' is called '{FORMER[name]}' now")
+        if name not in known:
+            raise unknown("law", name, known)
+    return tuple(names) or tuple(known)
 
 
-def known_claim(claim: str | float | None, laws: Sequence[str] = ("growth",)) -> float | None:
+def known_claim(claim: str | float | None, laws: Sequence[str] = ("cost",)) -> float | None:
     """The exponent of length that a claim is, which one of the ``laws`` tries."""
-    if claim is not None and "growth" not in laws:
-        raise ConfigError("a claim of growth is tried by the law 'growth' alone, which is left out")
+    if claim is not None and "cost" not in laws:
+        raise ConfigError("a claim of cost is tried by the law 'cost' alone, which is left out")
     if claim is None or isinstance(claim, float | int):
         return claim
-    if claim in growth.CLAIMS:
-        return growth.CLAIMS[claim]
+    if claim in costs.CLAIMS:
+        return costs.CLAIMS[claim]
     try:
         return float(claim)
     except ValueError:
-        raise unknown("claim", claim, growth.CLAIMS) from None
+        raise unknown("claim", claim, costs.CLAIMS) from None
 
 
 def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> Iterator[LawResult]:
-    """Each verdict as it is known. A model that fails breaks the law that ran it."""
+    """Each verdict as it is known."""
     for name in laws:
-        start = time.perf_counter()
-        law = LAWS[name] if name != "growth" else lambda s: growth.growth(s, claim)
-        status: Status = "held"
-        code = ""
-        try:
-            with one_thread(), contextlib.redirect_stdout(sys.stderr):
-                detail = law(subject)
-        except LawBroken as broken:
-            status, detail, code = "failed", broken.finding, broken.reproduction
-        except NotJudged as reason:
-            status, detail = reason.status, str(reason)
-        except FAILURES as error:
-            if is_ours(error):
-                raise
-            status, detail = "failed", f"it fails: {describe(error)}"
-        seconds = time.perf_counter() - start
-        yield LawResult(subject.name, name, status, detail, seconds, code)
+        law = LAWS[name] if name != "cost" else lambda s: costs.cost(s, claim)
+        yield judged(subject, name, law)
+
+
+def judged(subject: Subject, name: str, law: Law) -> LawResult:
+    """The verdict of a law. A model that fails breaks the law that ran it."""
+    start = time.perf_counter()
+    status: Status = "held"
+    code = ""
+    try:
+        with one_thread(), contextlib.redirect_stdout(sys.stderr):
+            detail = law(subject)
+    except LawBroken as broken:
+        status, detail, code = "failed", broken.finding, broken.reproduction
+    except NotJudged as reason:
+        status, detail = reason.status, str(reason)
+    except FAILURES as error:
+        if is_ours(error):
+            raise
+        status, detail = "failed", f"it fails: {describe(error)}"
+    return LawResult(subject.name, name, status, detail, time.perf_counter() - start, code)
 
 
 def is_ours(error: BaseException) -> bool:
@@ -138,7 +149,7 @@ def is_ours(error: BaseException) -> bool:
     return last.startswith("sequence_laws") and not last.startswith(CALLS)
 
 
-CALLS = ("sequence_laws.adapters", "sequence_laws.inputs", "sequence_laws.subject")
+CALLS = tuple(f"sequence_laws.{name}" for name in ("adapters", "calls", "inputs", "subject"))
 """where models are called"""
 
 

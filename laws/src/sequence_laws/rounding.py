@@ -23,6 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 GAP = 2.0 ** (-29 / 2)
 """of the rounding of float32; half-way, in orders of magnitude, to that of float64"""
 EPS32 = 2.0**-23
+ROOM = {torch.float64: EPS32 / GAP, torch.float32: EPS32 / GAP, torch.bfloat16: 0.06}
+"""of the largest output, where nothing wider tells what rounding is; of float64 what a file has,
+which computes in float32"""
 
 
 class _Doubled(TorchDispatchMode):

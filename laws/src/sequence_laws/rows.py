@@ -5,8 +5,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from sequence_laws.foreign import FAILURES, describe
-from sequence_laws.inputs import in_float64, seed
-from sequence_laws.rounding import GAP, doubled, rounding
+from sequence_laws.inputs import seed
+from sequence_laws.rounding import GAP, rounding
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken, NotJudged
 
@@ -112,7 +112,7 @@ def losses(subject: Subject, length: int) -> list[str]:
 
     try:
         single = given(subject.copy(torch.float32), slice(None), length)
-        with doubled():
+        with subject.exactly():
             model = subject.copy()
             whole = given(model, slice(None), length)
             one, two = given(model, slice(0, 1), length), given(model, slice(1, 2), short)
@@ -185,9 +185,9 @@ def packing(subject: Subject) -> str:
 
 
 def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
-    with torch.no_grad(), doubled():
+    with torch.no_grad(), subject.exactly():
         seed(0)
-        wide = in_float64(x)
+        wide = subject.widened(x)
         return subject.outputs(subject.packed(subject.copy(), wide, documents), x)
 
 
@@ -236,8 +236,8 @@ def in_training(subject: Subject, length: int) -> str:
             module.p = 0.0
     company = x.clone()
     company[1:] = subject.inputs.other(x[1:])
-    with torch.no_grad(), doubled():
-        wide = in_float64(x), in_float64(company)
+    with torch.no_grad(), subject.exactly():
+        wide = subject.widened(x), subject.widened(company)
         off = float((subject.run(made, wide[0]) - subject.run(made, wide[1]))[0].abs().max())
     if off <= subject.bound(x):
         return ""

@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sequence_laws.inputs import in_float64, seed
-from sequence_laws.rounding import doubled
+from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken, NotJudged
 
 
 def streaming(subject: Subject) -> str:
-    """Any split of a text into pieces, one input at a time; half-way rows in another order, and
-    inputs that are taken back.
+    """Any split of a text into pieces, one input at a time; half-way rows in another order, rows
+    that begin anew, and inputs that are taken back.
 
     Raises:
         LawBroken: the first position that differs from one pass.
@@ -33,8 +32,9 @@ def streaming(subject: Subject) -> str:
             tried += 1
     if not tried:
         raise NotJudged("it takes no length from 5 to 65", "undecided")
-    more = reordered(subject, lengths[0]), taken_back(subject, lengths[0], lengths[-1])
-    return f"{tried} splits, of one input at a time and more; {'; '.join(more)}"
+    short = lengths[0]
+    more = reordered(subject, short), anew(subject, short), taken_back(subject, short, lengths[-1])
+    return f"{tried} splits, of one input at a time and more; {'; '.join(filter(None, more))}"
 
 
 def splits(length: int) -> list[tuple[int, ...]]:
@@ -51,7 +51,7 @@ def splits(length: int) -> list[tuple[int, ...]]:
 def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -> list[Tensor]:
     """Outputs of each piece in float64."""
     model, outputs = subject.copy(), []
-    with torch.no_grad(), doubled():
+    with torch.no_grad(), subject.exactly():
         for start, end in pairwise(cuts):
             seed(0)
             y, cache = subject.feed(model, x[:, start:end], cache)
@@ -67,7 +67,7 @@ def fed(subject: Subject, x: Tensor, cuts: tuple[int, ...], cache: Any = None) -
 def pieces(subject: Subject, length: int, cuts: tuple[int, ...]) -> None:
     """One split equals one pass."""
     x = subject.inputs.draw(2, length)
-    x = in_float64(x)
+    x = subject.widened(x)
     y, bound = subject.exact(x), subject.bound(subject.inputs.draw(2, length))
     off = (torch.cat(fed(subject, x, cuts), 1) - y).abs().amax((0, 2))
     if not bool((off <= bound).all()):
@@ -93,9 +93,9 @@ def reordered(subject: Subject, length: int) -> str:
     """Rows that change places half-way (as beams do) go on as the rows that they are now."""
     # as many as hardly any other dimension of a cache
     x, rows, half = subject.inputs.draw(5, length), torch.tensor([2, 0, 0, 4, 1]), length // 2
-    x = in_float64(x)
+    x = subject.widened(x)
     model = subject.copy()
-    with torch.no_grad(), doubled():
+    with torch.no_grad(), subject.exactly():
         _, cache = subject.feed(model, x[:, :half], None)
         try:
             cache = subject.rows_of(cache, rows)
@@ -121,14 +121,37 @@ def reordered(subject: Subject, length: int) -> str:
     return "rows in another order half-way"
 
 
+def anew(subject: Subject, length: int) -> str:
+    """A row that begins anew forgets, one beside it goes on, and a cache counts what it saw."""
+    x, half = subject.inputs.draw(2, length), length // 2
+    wide, model, rows = subject.widened(x), subject.copy(), torch.tensor([True, False])
+    with torch.no_grad(), subject.exactly():
+        _, cache = subject.feed(model, wide[:, :half], None)
+        seen = subject.counted(cache)
+        if seen not in ([], [half, half]):
+            raise LawBroken(f"after {half} inputs the cache has seen {seen}, as it says")
+        try:
+            cache = subject.reset(cache, rows)
+        except NotJudged:
+            return ""
+        y, _ = subject.feed(model, wide[:, half:], cache)
+    again = subject.exact(x[:1, half:]), subject.exact(x[1:])[:, half:]
+    for row, expected in enumerate(again):
+        off = float((y.flatten(2)[row] - expected[0]).abs().max())
+        if not off <= subject.bound(x):
+            words = "goes on beside one that begins anew" if row else "begins anew"
+            raise LawBroken(f"a row that {words} behind {half} inputs is off by {off:.2g}")
+    return "rows that begin anew"
+
+
 def taken_back(subject: Subject, *lengths: int) -> str:
     """Inputs that are cut off again (as rejected drafts are) leave no trace in the cache."""
     for length in lengths:
         x, half = subject.inputs.draw(2, length), length // 2
         draft = subject.inputs.other(x)[:, half : half + 3]
-        wide = [in_float64(t) for t in (x, draft)]
+        wide = [subject.widened(t) for t in (x, draft)]
         model = subject.copy()
-        with torch.no_grad(), doubled():
+        with torch.no_grad(), subject.exactly():
             _, cache = subject.feed(model, wide[0][:, :half], None)
             try:
                 cache = subject.take_back(model, wide[1], cache)

@@ -1,19 +1,21 @@
-"""A model under test, as the laws see it: one pass, and how it is written in Python."""
+"""A model under test, as the laws see it: copies, lengths, one pass and its rounding."""
 
 import contextlib
 import copy
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.calls import Call
 from sequence_laws.errors import ShapeError
 from sequence_laws.foreign import source
-from sequence_laws.inputs import Inputs, first, in_float64, seed
-from sequence_laws.rounding import EPS32, GAP, doubled, rounding
+from sequence_laws.inputs import Inputs, first, seed, seed_all
+from sequence_laws.rounding import GAP, ROOM, doubled, rounding
 from sequence_laws.verdict import NotJudged
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
@@ -22,7 +24,7 @@ _MARKS = re.compile("window|block|chunk|bucket|span|stride|segment")
 _SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_|n_positions|seq_)")
 
 
-class Subject:
+class Subject(Call):
     """A module that is called with its inputs alone; other ways to call derive from it.
 
     Args:
@@ -34,28 +36,6 @@ class Subject:
         place: of the outputs in what it gives, as `place` says.
         make: makes another one with other random weights, where that can be done.
     """
-
-    masks: tuple[str, ...] = ()
-    """where padding may stand: "right", "left", "holes"; (): none is taken"""
-    unmasked: str = "it takes no mask"
-    """why there is none"""
-    streams: bool = False
-    """whether `feed` goes on with a cache"""
-    packs: str = ""
-    """word by which it is told of documents that stand side by side in a row; "": by none"""
-    separates: bool = True
-    """whether it claims to keep them apart, where `packs` may mean something else"""
-    doubles: bool = True
-    """whether it computes in the dtype of its inputs and weights, and with gradients"""
-
-    counts_padding: bool = False
-    """whether its positions count from the first column, real or not, and nothing says otherwise,
-    so that padding on the left moves a row"""
-    assumed: str = ""
-    """words on how to deny that it is causal, where neither its kind nor anybody said so"""
-
-    idle: re.Pattern[str] | None = None
-    """names of parameters that its inputs do not reach, since they read others"""
 
     def __init__(
         self,
@@ -72,95 +52,25 @@ class Subject:
         self.build = tuple(build) or ("model = ...  # yours",)
         self.place, self.make = place, make
         self._bounds: dict[tuple[int, ...], float] = {}
-        self._copies: dict[bool, nn.Module] = {}
-
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
-        """Result of the model for inputs, of which ``keep`` (B, L) are no padding."""
-        return model(x)
-
-    def call_code(self, x: str, keep: str | None = None) -> str:
-        """The Python of `run`: an expression that is a tensor."""
-        return f"model({x}){self.place}"
-
-    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Outputs of the next inputs, and the cache behind them; None begins.
-
-        Raises:
-            NotJudged: the model has no cache.
-        """
-        raise NotJudged("it offers no cache")
-
-    def feed_code(self) -> list[str]:
-        """The Python of `feed`: lines that define ``feed(x, cache)``."""
-        return []
-
-    def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache whose row n is what row ``rows[n]`` was.
-
-        Raises:
-            NotJudged: the model has no way to do that.
-        """
-        raise NotJudged("its cache cannot be reordered")
-
-    def rows_code(self, cache: Any) -> list[str]:
-        """The Python of it, of a ``cache`` like this one and ``rows``."""
-        return ["cache.reorder_cache(rows)"]
-
-    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
-        """The cache after inputs that it was given and that were cut off again.
-
-        Raises:
-            NotJudged: the cache has no ``crop(-n)``.
-        """
-        if not hasattr(cache, "crop"):
-            raise NotJudged("its cache cannot be cut")
-        _, cache = self.feed(model, x, cache)
-        cache.crop(-x.shape[1])
-        return cache
-
-    def record_code(self) -> list[str]:
-        """The Python that readies ``cache`` to be cut: none."""
-        return []
-
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
-        """Loss of labels (B, L), of which -100 are none.
-
-        Raises:
-            NotJudged: it takes no labels.
-        """
-        raise NotJudged("it takes no labels")
-
-    def loss_code(self, x: str, labels: str, keep: str) -> str:
-        """The Python of it."""
-        return f"{self.call_code(x, keep).removesuffix(self.place)[:-1]}, labels={labels}).loss"
-
-    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """Result of the model for rows in which several documents (B, L), by number, stand."""
-        return model(x, **{self.packs: documents})
-
-    def packed_code(self) -> str:
-        """The Python of it, of ``x`` and ``documents``."""
-        return f"{self.call_code('x').removesuffix(self.place)[:-1]}, {self.packs}=documents)" + (
-            self.place
-        )
-
-    def as_graph(self, model: nn.Module) -> nn.Module:
-        """The model in the form in which it can be captured, which computes the same."""
-        return model
-
-    def as_graph_code(self) -> list[str]:
-        """The Python of it."""
-        return []
+        self._copies: dict[tuple[torch.dtype, bool], nn.Module] = {}
 
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self
+
+    def of_length(self, length: int) -> Self:
+        """The model as it is made for texts of a length, if that changes what it costs."""
+        return self
 
     def anew(self) -> Self:
         """The same, which remembers nothing of how its model was."""
         other = copy.copy(self)
         other._bounds, other._copies = {}, {}
         return other
+
+    def objective(self, model: nn.Module, x: Tensor) -> Tensor:
+        """What a training makes small."""
+        return self.called(model, x).square().mean()
 
     def settings(self) -> Iterator[tuple[str, Any]]:
         """Names and values that the model and its parts were configured with."""
@@ -236,10 +146,11 @@ class Subject:
                 model = None
         return taken
 
-    def copy(self, dtype: torch.dtype = torch.float64, training: bool = False) -> nn.Module:
-        """A copy of the model in a dtype, for evaluation or for training."""
+    def copy(self, dtype: torch.dtype | None = None, training: bool = False) -> nn.Module:
+        """A copy of the model in a dtype (default: `wide`), for evaluation or for training."""
         if not self.doubles:
             return self.model
+        dtype = dtype or self.wide
         try:
             made = copy.deepcopy(self.model)
         except Exception as error:
@@ -271,6 +182,22 @@ class Subject:
             and float((table - mine).abs().max()) <= GAP * float(mine.abs().max())
         }
 
+    def exactly(self) -> AbstractContextManager[None]:
+        """Within it the model computes in `wide` alone, whatever it asks for."""
+        return doubled() if self.wide is torch.float64 else contextlib.nullcontext()
+
+    def widened(self, x: Tensor) -> Tensor:
+        """Features in `wide`, tokens as they are."""
+        return x.to(self.wide) if x.is_floating_point() else x
+
+    def placed(self, x: Tensor) -> Tensor:
+        """Inputs on the device on which it computes."""
+        return x
+
+    def seed(self, number: int) -> None:
+        """Begin the random numbers anew: those that it may draw from."""
+        (seed_all if self.strict else seed)(number)
+
     def require_positions(self) -> None:
         """Raise `NotJudged` where the model gives one output a row."""
         if self.pools:
@@ -287,7 +214,7 @@ class Subject:
         Raises:
             ShapeError: the model gives another number of rows or positions.
         """
-        seed(0)
+        self.seed(0)
         return self.called(model, x, keep)
 
     def called(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
@@ -312,24 +239,24 @@ class Subject:
         )
 
     def exact(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> Tensor:
-        """Outputs in float64, without gradients, of the model as it was made."""
+        """Outputs in `wide`, without gradients, of the model as it was made."""
         if not self.doubles:
             with torch.no_grad():
                 return self.run(self.model, x, keep).double()
-        with torch.no_grad(), doubled():
-            return self.run(self._fresh(training), in_float64(x), keep)
+        with torch.no_grad(), self.exactly():
+            return self.run(self._fresh(self.wide, training), self.widened(x), keep).double()
 
-    def _fresh(self, training: bool) -> nn.Module:
-        """A copy in float64 whose buffers are those of the model: in training they move."""
-        if training not in self._copies:
-            self._copies[training] = self.copy(training=training)
-        made = self._copies[training]
+    def _fresh(self, dtype: torch.dtype, training: bool) -> nn.Module:
+        """A copy in a dtype whose buffers are those of the model: in training they move."""
+        if (dtype, training) not in self._copies:
+            self._copies[dtype, training] = self.copy(dtype, training)
+        made = self._copies[dtype, training]
         for name, buffer in self.model.named_buffers() if training else ():
             made.get_buffer(name).copy_(buffer)
         return made
 
     def bound(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> float:
-        """The largest difference in float64 that may be rounding (`sequence_laws.rounding`)."""
+        """The largest difference in `wide` that may be rounding (`sequence_laws.rounding`)."""
         key = (*x.shape, training, keep is not None)
         if key not in self._bounds:
             y = self.exact(x, keep, training=training)
@@ -339,13 +266,17 @@ class Subject:
             y = again[0]  # the first pass of some builds what they pass through
             if not torch.equal(*again):
                 raise NotJudged("outputs differ from run to run: see determinism", "undecided")
-            if self.doubles:
+            if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
-                    single = self.run(self.copy(torch.float32, training), x, keep)
+                    single = self.run(self._fresh(torch.float32, training), x, keep)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
-                self._bounds[key] = EPS32 / GAP * float(y.abs().max())
+                self._bounds[key] = ROOM[self.wide] * float(y.abs().max())
         return self._bounds[key]
+
+    def room(self, x: Tensor) -> float:
+        """`bound` of what is computed in float32."""
+        return self.bound(x) * (2.0**29 if self.wide is torch.float64 else 1)
 
     def share(self, x: Tensor) -> float:
         """`bound` as a share of the largest output."""
@@ -360,7 +291,7 @@ class Subject:
         if not self.doubles:
             return None, self.run(model, x)
         if self.inputs.vocabulary is None:
-            leaf = in_float64(x).requires_grad_()
+            leaf = self.widened(x).requires_grad_()
             return leaf, self.run(model, leaf.clone())
         leaves: list[Tensor] = []
 

@@ -5,6 +5,9 @@ from torch import Tensor
 
 from sequence_laws.verdict import LawBroken
 
+# About 2^14 roundings of the dtype: enough for sums over lengths <= 40 through a few products.
+TOLERANCE = {torch.float64: 1e-10, torch.float32: 5e-5, torch.bfloat16: 6e-2, torch.float16: 1e-2}
+
 
 class Check:
     """Collects comparisons: the largest error, or `LawBroken` at the first that is too large."""

@@ -34,6 +34,8 @@ WHOLE = ("left", "right", "between", "packed", "scaled", "layers", "long")
 """conditions of texts that are read at once"""
 CARRIED = ("left", "right", "between", "packed", "reset", "layers", "long")
 """conditions of texts that come in pieces of any size, each continuing the state"""
+FEW = 7
+"""pairs that are tried where not all are"""
 SCALED = {"kind": "dynamic", "factor": 3.0, "original_length": 4}
 JUNK = 1e3
 """what stands in padding"""
@@ -81,7 +83,25 @@ class BatchRow:
         return [owner_of.get(slot) for slot in range(size)]
 
 
-def together(member: Member, check: Check, device: str, carried: bool) -> None:
+def conditions(
+    member: Member, check: Check, device: str, dtype: torch.dtype, *, few: bool = False
+) -> None:
+    """Every pair of conditions, on layers with any choice of the genes around them: of texts that
+    are read at once, and of texts in pieces with a state. ``few``: some pairs, other ones for each
+    member.
+
+    A memory that may not be cut anywhere is still the same beside padding.
+    """
+    remembers = member.genes["memory"].name is not None
+    if member.can("padding"):
+        together(member, check, device, carried=False, few=few)
+    if member.can("padding") if remembers else member.can("streaming"):
+        together(member, check, device, carried=True, few=few)
+
+
+def together(
+    member: Member, check: Check, device: str, *, carried: bool, few: bool = False
+) -> None:
     """Every pair of conditions and every case, in float64 where there is such.
 
     ``carried``: in pieces, with a state.
@@ -93,7 +113,7 @@ def together(member: Member, check: Check, device: str, carried: bool) -> None:
     pairs = list(itertools.combinations(CARRIED if carried else WHOLE, 2))
     chance.shuffle(known)
     chance.shuffle(pairs)
-    for n in range(max(len(pairs), len(known))):
+    for n in range(FEW if few else max(len(pairs), len(known))):
         pair = pairs[n % len(pairs)]
         for case in (*known[n % len(known) :], *known):
             layers = _layers(case, pair, chance)

@@ -16,10 +16,23 @@ class Ours(Subject):
     """A module that takes a `Mask` and a state, which can be reordered."""
 
     masks = ("right", "left", "holes")
+    packs = "documents"
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
         self.build = ("import everyformer as ef", *self.build)
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+        """One pass."""
+        return model(x, mask=None if keep is None else Mask(keep=keep))
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """One pass over rows of several documents."""
+        return model(x, mask=Mask(documents=documents))
+
+    def packed_code(self) -> str:
+        """The Python of it."""
+        return f"model(x, mask=ef.Mask(documents=documents)){self.place}"
 
     def call_code(self, x: str, keep: str | None = None) -> str:
         """The Python of `run`."""
@@ -42,11 +55,6 @@ class MemberMixer(Ours):
     def streams(self) -> bool:  # type: ignore[override]
         """True if it has an exact state."""
         return bool(getattr(self.model, "continues", False))
-
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """One pass."""
-        y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).y
-        return y
 
     def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
@@ -75,11 +83,6 @@ class WholeModel(Ours):
         except UnsupportedError:
             return False
         return True
-
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
-        """One pass."""
-        y: Tensor = model(x, mask=None if keep is None else Mask(keep=keep)).logits
-        return y
 
     def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""

@@ -1,48 +1,61 @@
-"""`verify`: run the laws for members on this machine, in this dtype, and say what holds."""
+"""`verify`: run the laws for members on this machine, in this dtype, and say what holds.
+
+Most are those of `sequence_laws`, tried on a member's cases (`everyformer.checks.shared`); what
+only a member can be asked has laws of its own.
+"""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 
 import torch
 
-from everyformer.checks import devices, laws, machine, traffic
+from everyformer.checks import conditions, devices, laws, traffic
 from everyformer.checks.check import Check
+from everyformer.checks.shared import subjects
 from everyformer.core.devices import pick_device, widest
-from everyformer.core.errors import ConfigError, UnknownNameError, unknown
+from everyformer.core.dispatch import all_pairs_allowed
+from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
+from sequence_laws import compiling
 from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.judging import LAWS as SHARED
 from sequence_laws.judging import check as check
-from sequence_laws.verdict import LawBroken, LawResult
+from sequence_laws.judging import judged, known_laws
+from sequence_laws.subject import Subject
+from sequence_laws.verdict import LawBroken, LawResult, Status
 
-Law = Callable[[Member, Check, str, torch.dtype], None]
-LAWS: dict[str, Law] = {
+OWN: dict[str, Callable[..., None]] = {
     "equation": laws.equation,
-    "causality": laws.causality,
-    "chunks": laws.chunks,
-    "padding": laws.padding,
     "limits": laws.limits,
-    "numbers": laws.numbers,
-    "cost": machine.cost,
-    "compiles": machine.compiles,
-    "keeps": machine.keeps,
-    "reproducible": machine.reproducible,
     "bidirectional": laws.bidirectional,
+    "conditions": conditions.conditions,
     "devices": devices.devices,
     "traffic": traffic.traffic,
 }
-OF_LAYERS = ("chunks", "padding")
+"""what only a member can be asked"""
+UNSAID = ("batch", "lengths", "order")
+"""of models of anyone: of members they follow from others, or say nothing"""
+LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)
+MANY = ("equation", "conditions")
+"""of these, those that can be tried on few"""
+OF_LAYERS = ("conditions",)
 """those that also try several layers, with any choice of the genes around them"""
-FULL: dict[str, Law] = {
-    "compiles-everywhere": machine.compiles_everywhere,
-    "compiles-fully": machine.compiles_fully,
+FULL: dict[str, tuple[str, Callable[[Subject], str]]] = {
+    "compiles-everywhere": (
+        "every case",
+        partial(compiling.one_graph, lengths=(9, 12, 17, 23, 31), dynamic=False),
+    ),
+    "compiles-fully": ("compiles", compiling.compiled_gradients),
 }
-"""those that take minutes a member"""
+"""those that take minutes a member: whose subjects they have, and what is tried of these"""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 _NEEDS = {
     "causality": "causal",
-    "chunks": "streaming",
+    "streaming": "streaming",
     "padding": "padding",
+    "packing": "padding",
     "bidirectional": "bidirectional",
     "traffic": "streaming",
 }
@@ -59,22 +72,55 @@ def exemption(member: Member, law: str) -> str | None:
 
 
 def check_law(
-    member: Member, law: str, device: str = "cpu", dtype: torch.dtype = torch.float64
+    member: Member,
+    law: str,
+    device: str = "cpu",
+    dtype: torch.dtype = torch.float64,
+    *,
+    few: bool = False,
 ) -> LawResult:
-    """One law for one member; never raises for a broken law."""
+    """One law for one member; never raises for a broken law.
+
+    Args:
+        few: of a member's cases the first of each form, of lengths and conditions some.
+    """
     reason = exemption(member, law)
     if reason is not None:
         return LawResult(member.name, law, "exempt", reason)
-    check, start = Check(), time.perf_counter()
+    start = time.perf_counter()
     torch.manual_seed(0)
+    if law not in OWN:
+        with all_pairs_allowed():
+            return _shared(member, law, device, dtype, few, start)
+    found, given = Check(), {"few": few} if law in MANY else {}
     try:
-        ({**LAWS, **FULL})[law](member, check, device, dtype)
+        OWN[law](member, found, device, dtype, **given)
     except FAILURES as error:  # a crash inside a law is a broken law, and is shown as one
         detail = str(error) if isinstance(error, LawBroken) else describe(error)
         return LawResult(member.name, law, "failed", detail, time.perf_counter() - start)
-    if not check.count:
+    if not found.count:
         return LawResult(member.name, law, "exempt", "it states nothing that could be checked")
-    return LawResult(member.name, law, "held", check.summary(), time.perf_counter() - start)
+    return LawResult(member.name, law, "held", found.summary(), time.perf_counter() - start)
+
+
+def _shared(
+    member: Member, law: str, device: str, dtype: torch.dtype, few: bool, start: float
+) -> LawResult:
+    """A law of any model on all subjects of a member, up to the first that breaks it."""
+    of, tried = FULL.get(law, (law, SHARED.get(law)))
+    assert tried is not None
+    verdicts = []
+    for subject in subjects(member, of, device, dtype, few=few):
+        verdicts.append(one := judged(subject, law, tried))
+        if one.status not in ("held", "exempt"):  # a member claims what can be judged
+            found = f"{subject.name}: {one.detail}"
+            took = time.perf_counter() - start
+            return LawResult(member.name, law, "failed", found, took, one.reproduction)
+    held = [one for one in verdicts if one.status == "held"]
+    details = [one.detail for one in (*held, *verdicts)] or ["it states nothing to be checked"]
+    words = f"{len(held)} cases, of the first: {details[0]}" if len(held) > 1 else details[0]
+    status: Status = "held" if held else "exempt"
+    return LawResult(member.name, law, status, words, time.perf_counter() - start)
 
 
 def verify(
@@ -89,18 +135,13 @@ def verify(
 
     Args:
         names: members; none means all. laws: their names; none means all.
-        device: where tensors live; "auto" is an accelerator if there is one. dtype: of laws 1 to
-            5; bounds follow from it.
+        device: where tensors live; "auto" is an accelerator if there is one. dtype: of identities;
+            bounds follow from it.
         full: also capture every case of every member, and run the real compiler on it (minutes).
     """
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
-    known = {**LAWS, **FULL}
-    for law in laws:
-        if law == "streaming":
-            raise UnknownNameError("the law of models called 'streaming' is 'chunks' of members")
-        if law not in known:
-            raise unknown("law", law, known)
+    known_laws(laws, (*LAWS, *FULL))
     members = [info(name) for name in names] or list_members()
     chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], pick_device(device)
     if DTYPES[dtype] is torch.float64 and widest(place) is not torch.float64:

@@ -1,6 +1,5 @@
-"""Growth: operations, bytes and seconds against length, as an exponent with its interval."""
+"""Cost: operations, bytes and seconds against length, as an exponent with its interval."""
 
-import functools
 import math
 import statistics
 import time
@@ -15,7 +14,6 @@ from sequence_laws.operations import Operations
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken, NotJudged
 
-LENGTHS = (16, 32, 64, 128, 256, 512, 1024, 2048)
 ROUNDS = 5
 SLOW = 0.1
 """seconds of a pass"""
@@ -23,8 +21,13 @@ CLAIMS = {"constant": 0.0, "linear": 1.0, "quadratic": 2.0}
 """names of exponents that may be claimed"""
 
 
+COUNTED = ("operations", "largest tensor", "bytes written")
+
+
 class _Bytes(Operations):
     """Counts the bytes of all results, and of the largest."""
+
+    inside = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,50 +40,73 @@ class _Bytes(Operations):
                 self.total, self.largest = self.total + size, max(self.largest, size)
 
 
-def growth(subject: Subject, claim: float | None = None) -> str:
-    """Exponents of operations, bytes and seconds of one pass between the two longest lengths.
+def cost(subject: Subject, claim: float | None = None) -> str:
+    """Exponents of operations, bytes and seconds of one pass between the two longest lengths; of a
+    subject with `claims` of operations and bytes of a pass with its gradients.
 
     Args:
         claim: the exponent that operations and bytes must not exceed.
 
     Raises:
-        LawBroken: they do.
+        LawBroken: they do, or are not as a subject claims.
         NotJudged: without a claim the exponents are `said`.
     """
-    # torch's counter hangs hooks on what has a gradient, also where none is taken
-    model = subject.copy(torch.float32).requires_grad_(False)
-    lengths = _lengths(subject, model)
-    if len(lengths) < 2:
-        raise NotJudged(f"it takes fewer than two of the lengths {LENGTHS}", "undecided")
-    counted: dict[str, list[int]] = {"operations": [], "largest tensor": [], "bytes written": []}
-    last = lengths[-2:]
-    for length in last:
-        x = subject.inputs.draw(1, length)
-        with torch.no_grad():
-            operations = count_flops(functools.partial(subject.run, model, x))
-            with _Bytes() as written:
-                subject.run(model, x)
-        counted["operations"].append(operations)
-        counted["largest tensor"].append(written.largest)
-        counted["bytes written"].append(written.total)
-    found = {what: exponent(last, values) for what, values in counted.items() if all(values)}
-    low, middle, high = timed(subject, model, last)
-    words = [f"{what} L^{value:.2f}" for what, value in found.items()]
-    words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
-    detail = f"{', '.join(words)} from {last[0]} to {last[1]}"
-    if claim is None:
-        raise NotJudged(detail, "said")
     # twice the length makes a claim of 1 no more than 2.1 times as much
-    over = [what for what, value in found.items() if value > claim + math.log2(1.05)]
-    if over:
-        raise LawBroken(f"{' and '.join(over)} grow faster than claimed (L^{claim:g}): {detail}")
-    return f"{detail}; claimed: L^{claim:g}"
+    most = math.inf if claim is None else claim + math.log2(1.05)
+    bounds = subject.claims or dict.fromkeys(COUNTED, (-math.inf, most))
+    model = subject.copy(torch.float32)
+    lengths = subject.spans if subject.claims else _lengths(subject, model)
+    if len(lengths) < 2:
+        raise NotJudged(f"it takes fewer than two of the lengths {subject.spans}", "undecided")
+    last = lengths[-2:]
+    counts = [_count(subject.of_length(n), n) for n in last]
+    counted = dict(zip(COUNTED, zip(*counts, strict=True), strict=True))
+    found = {what: exponent(last, values) for what, values in counted.items() if all(values)}
+    words = [f"{what} L^{value:.2f}" for what, value in found.items()]
+    if not subject.claims:
+        low, middle, high = timed(subject, model, last)
+        words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
+    detail = f"{', '.join(words)} from {last[0]} to {last[1]}"
+    if claim is None and not subject.claims:
+        raise NotJudged(detail, "said")
+    for off, way in (1, "faster"), (0, "slower"):
+        wrong = [
+            what
+            for what, value in found.items()
+            if what in bounds and (value > bounds[what][1] if off else value < bounds[what][0])
+        ]
+        if wrong:
+            claimed = ", ".join(f"L^{bounds[what][off]:.2g}" for what in wrong)
+            raise LawBroken(f"{' and '.join(wrong)} grow {way} than claimed ({claimed}): {detail}")
+    return f"{detail}; claimed: " + (f"L^{claim:g}" if claim is not None else "by its row")
+
+
+def _count(subject: Subject, length: int) -> tuple[int, int, int]:
+    """Operations, bytes of the largest tensor and of all that are written, of one pass; of a
+    subject that claims them with gradients."""
+    learns = bool(subject.claims)
+    # torch's counter hangs hooks on what has a gradient, also where none is taken
+    model = subject.copy(torch.float32).requires_grad_(learns)
+
+    def work() -> None:
+        x = subject.placed(subject.inputs.draw(1, length))
+        if learns and x.is_floating_point():
+            x.requires_grad_()
+        with torch.set_grad_enabled(learns):
+            y = subject.run(model, x)
+            if learns:
+                y.sum().backward()
+
+    operations = count_flops(work)
+    with _Bytes() as written:
+        work()
+    return operations, written.largest, written.total
 
 
 def _lengths(subject: Subject, model: nn.Module) -> list[int]:
-    """Those of `LENGTHS` that the model takes, up to the first of which a pass is `SLOW`."""
+    """Those of its `spans` that the model takes, up to the first of which a pass is `SLOW`."""
     taken = list[int]()
-    for length in LENGTHS:
+    for length in subject.spans:
         start = time.perf_counter()
         try:
             with torch.no_grad():
