@@ -36,7 +36,7 @@ PROCESSES = [
 WRONG = {
     "equation": "mixer.weights = lambda decay, length: 1.01 * honest(decay, length)",
     "causality": "mixer.weights = lambda decay, length: honest(decay, length + 1)[:, 1:, 1:].mT",
-    "chunks": "mixer.Decay.init_state = lambda self, *a, **k: begun(self, *a, **k).map("
+    "streaming": "mixer.Decay.init_state = lambda self, *a, **k: begun(self, *a, **k).map("
     "lambda t, _: t + 1 if t.is_floating_point() else t)",
 }
 """law -> a change of the package that it must catch"""

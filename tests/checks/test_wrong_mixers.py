@@ -190,7 +190,7 @@ def with_a_count_beside(right):
     return forward
 
 
-def later_blocks(x, size=48):
+def later_blocks(x, size=70):
     """The mean of each block, of which the first shows nothing."""
     means = [part.mean(1, keepdim=True).expand_as(part) for part in x.split(size, 1)]
     return torch.cat([0 * means[0], *means[1:]], 1)
@@ -216,50 +216,54 @@ WRONG = (
         lambda right: lambda self, k, v, rows: right(self, k.detach(), v, rows),
     ),
     softmax(
-        "causality", "a mask that shows one token ahead", "has a gradient to the future",
+        "causality", "a mask that shows one token ahead", "moves by",
         attention, "visibility",
         lambda right: lambda mask, q, k, **of: right(mask, q + 1, k, **of | {"regular": False}),
     ),
     simple(
-        "causality", "a mean of the whole row, without a gradient", "future after 0 matters",
+        "causality", "a gradient to the next token", "has a gradient of", "forward",
+        output(lambda self, x, y: y + 1e-15 * (x.roll(-1, 1) - x.roll(-1, 1).detach())),
+    ),
+    simple(
+        "causality", "a mean of the whole row, without a gradient", "output 0 moves by",
         "forward", output(lambda self, x, y: y + 1e-6 * x.detach().mean(1, keepdim=True)),
     ),
     simple(
-        "causality", "a mean of later blocks, without a gradient", "future from 65 matters",
+        "causality", "a mean of later blocks, without a gradient", "at length 150",
         "forward", output(lambda self, x, y: y + 1e-6 * later_blocks(x.detach())),
     ),
     softmax(
-        "chunks", "a state that drops a token", "pieces of 3 + 1 + 7 tokens are not one pass",
+        "streaming", "a state that drops a token", "come in pieces that end at",
         KeyValueState, "last", forgotten,
     ),
     softmax(
-        "chunks", "a reset that clears nothing", "a reset row remembers", KeyValueState, "reset",
-        lambda right: lambda self, where: self,
+        "streaming", "a reset that clears nothing", "a row that begins anew", KeyValueState,
+        "reset", lambda right: lambda self, where: self,
     ),
     simple(
-        "chunks", "an average that is carried without its weight", "off by", "resume",
+        "streaming", "an average that is carried without its weight", "off by", "resume",
         lambda right: lambda self, k, v, keep, state: right(
             self, k, v, keep, replace(state, lse=state.lse.clamp(max=0.0))
         ),
     ),
     simple(
-        "chunks", "a count of calls in the place of tokens", "tokens the state has seen [1, 1]",
+        "streaming", "a count of calls in the place of tokens", "the cache has seen [1, 1]",
         "forward", miscounting,
     ),
     Wrong(
-        "chunks", "rows that stay where they were", "reorder", "aft-simple", SimpleState,
+        "streaming", "rows that stay where they were", "in the order", "aft-simple", SimpleState,
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
-        "padding", "padding that is read", "real tokens at", "_masked",
+        "padding", "padding that is read", "stand in its padding", "_masked",
         lambda right: lambda self, mask: right(self, mask and mask.without("keep")),
     ),
     simple(
-        "padding", "documents that mix", "packed documents mix", "_masked",
+        "packing", "documents that mix", "told by documents", "_masked",
         lambda right: lambda self, mask: right(self, mask and mask.without("documents")),
     ),
     softmax(
-        "padding", "ids that come again are one document", "off by", visibility, "runs_of",
+        "conditions", "ids that come again are one document", "off by", visibility, "runs_of",
         lambda right: lambda documents, keep=None: documents,
     ),
     softmax(
@@ -278,24 +282,30 @@ WRONG = (
         output(lambda self, x, y: y.float()),
     ),
     simple(
-        "numbers", "keys of few digits", "against float64", "average",
+        "numbers", "keys of few digits", "has the digits of bfloat16", "average",
         lambda right: lambda self, k, v, rows: right(
             self, k if k.dtype == torch.float64 else k.to(torch.bfloat16).to(k), v, rows
         ),
     ),
     simple(
-        "cost", "products of all pairs", "FLOPs", "forward", output(products_in_strips)
+        "gradients", "keys that learn nothing", "parameters get no gradient", "average",
+        lambda right: lambda self, k, v, rows: right(self, k.detach(), v, rows),
     ),
     simple(
-        "cost", "products of all pairs of gradients", "FLOPs", "forward",
+        "cost", "products of all pairs", "operations grow faster", "forward",
+        output(products_in_strips),
+    ),
+    simple(
+        "cost", "products of all pairs of gradients", "operations grow faster", "forward",
         output(products_in_the_gradient),
     ),
     simple(
-        "cost", "a table of all pairs", "largest tensor", "forward", output(table_of_pairs)
+        "cost", "a table of all pairs", "largest tensor grow faster", "forward",
+        output(table_of_pairs),
     ),
     simple("compiles", "a branch on a number", "not one graph", "forward", output(branching)),
     simple(
-        "compiles", "a graph for each length", "graphs for", "forward", output(one_step_a_token)
+        "compiles", "a graph for each length", "as of a loop", "forward", output(one_step_a_token)
     ),
     simple(
         "compiles", "another graph for longer texts", "; 0/0: ", "forward",
@@ -306,15 +316,15 @@ WRONG = (
         output(lambda self, x, y: y * 1.001 if torch.compiler.is_compiling() else y),
     ),
     Wrong(
-        "keeps", "a tensor that is not saved", "loaded: off by", "attention", attention.Attention,
-        "__init__", with_a_tensor_beside,
+        "saving", "a tensor that is not saved", "something that outputs", "attention",
+        attention.Attention, "__init__", with_a_tensor_beside,
     ),
     simple(
-        "reproducible", "numbers of another generator", "two equal runs differ", "forward",
+        "determinism", "numbers of another generator", "two runs in evaluation", "forward",
         output(lambda self, x, y: y * (1 + 1e-3 * random.random())),
     ),
     simple(
-        "reproducible", "a count that is not saved", "one that was resumed differ", "forward",
+        "determinism", "a count that is not saved", "two runs in evaluation", "forward",
         with_a_count_beside,
     ),
     simple(

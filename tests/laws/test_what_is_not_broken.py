@@ -123,9 +123,9 @@ class Views(Base):
         return self.head(self.product(self.embed(x), self.weights.view(2, 4, 4)[0]))
 
 
-def test_growth_is_counted_where_weights_are_cut() -> None:
-    [growth] = check(Views(), laws=("growth",))
-    assert growth.status == "said", growth.detail
+def test_cost_is_counted_where_weights_are_cut() -> None:
+    [cost] = check(Views(), laws=("cost",))
+    assert cost.status == "said", cost.detail
 
 
 class Exported(Base):

@@ -23,7 +23,7 @@ from everyformer.checks.check import TOLERANCE
 from everyformer.checks.subjects import MemberMixer
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
-from everyformer.core.trials import WIDTH
+from everyformer.core.trials import LONGEST, WIDTH
 from everyformer.training.saved import load_model, save_model
 from sequence_laws.causality import LONG
 from sequence_laws.inputs import Inputs
@@ -52,7 +52,13 @@ class CaseMixer(MemberMixer):
     pools = False
 
     def __init__(
-        self, case: Case, device: str, wide: torch.dtype, *, width: int = WIDTH, length: int = LONG
+        self,
+        case: Case,
+        device: str,
+        wide: torch.dtype,
+        *,
+        width: int = WIDTH,
+        length: int = LONGEST,
     ) -> None:
         sizes = {"width": width, "length": length}
         mixer = case.mixer(wide, device, **sizes)
@@ -106,6 +112,10 @@ class CaseMixer(MemberMixer):
             return super().bound(x, keep, training=training)
         largest = float(self.exact(x, keep, training=training).abs().max())
         return TOLERANCE[self.wide] * max(1.0, largest)
+
+    def room(self, x: Tensor) -> float:
+        """Of float32 as in the members' own laws."""
+        return TOLERANCE[torch.float32] * max(1.0, float(self.exact(x).abs().max()))
 
     def of_length(self, length: int) -> Self:
         """The case, made for texts of a length."""
@@ -240,7 +250,11 @@ def subjects(
         usual = Case(member, {}, member.can("causal"))
         if law == "compiles" and usual not in every:
             every.append(usual)
+        if law in ("causality", "streaming"):
+            every = [case for case in every if case.causal]
         for case in every:
-            subject = CaseMixer(case, device, wide)
+            # memories of all that trials read hold no longer texts
+            length = LONG if law == "causality" else LONGEST
+            subject = CaseMixer(case, device, wide, length=length)
             subject.exports = case == usual
             yield subject

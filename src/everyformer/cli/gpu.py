@@ -33,11 +33,12 @@ LAWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "float64",
         (
-            *("equation", "causality", "chunks", "padding", "limits", "numbers"),
-            *("compiles", "keeps", "reproducible", "bidirectional", "compiles-fully"),
+            *("equation", "causality", "streaming", "padding", "packing", "conditions", "limits"),
+            *("numbers", "gradients", "compiles", "saving", "determinism", "bidirectional"),
+            "compiles-fully",
         ),
     ),
-    ("float32", ("equation", "chunks", "padding")),
+    ("float32", ("equation", "streaming", "padding", "packing", "conditions")),
 )
 """dtypes, and the laws that look at a device"""
 MOST = 300

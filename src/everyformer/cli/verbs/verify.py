@@ -35,10 +35,9 @@ class VerifyOptions(Options):
     position: str | None = None
     """a position to check, alone or beside members: the laws of attention with it"""
     laws: tuple[str, ...] = ()
-    """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
-    compiles, keeps, reproducible, bidirectional, devices, traffic; of models of anyone: causality,
-    streaming, padding, packing, batch, lengths, numbers, gradients, order, determinism, saving,
-    compiles, growth"""
+    """laws to check (default: all): causality, streaming, padding, packing, numbers, gradients,
+    determinism, saving, compiles, cost; of members also equation, limits, bidirectional,
+    conditions, devices, traffic; of models of anyone also batch, lengths, order"""
     device: str = "cpu"
     """of members: where tensors live: cpu, cuda ..., auto"""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
@@ -54,7 +53,7 @@ class VerifyOptions(Options):
     width: Count | None = None
     """of a model of anyone: it reads features of so many channels (default: found by trying)"""
     claims: str | None = None
-    """of a model of anyone: growth with length that it claims: constant, linear, quadratic, or an
+    """of a model of anyone: cost that it claims, by length: constant, linear, quadratic, or an
     exponent"""
     out: str = "runs/laws"
     """of hf:all: folder of the verdicts, with which it goes on where it ended"""
@@ -103,11 +102,6 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         members.append(GENES["position"].alternatives.get(options.position).name)
     for name in members:
         info(name)
-    if members and foreign and options.laws:
-        raise ConfigError(
-            f"--laws has other names for members ({members[0]}) than for models of anyone "
-            f"({foreign[0]}): check them in two calls"
-        )
     if foreign and (options.device, options.precision) != ("cpu", "float64"):
         raise ConfigError(
             f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
@@ -119,6 +113,10 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             "--causal, --vocabulary, --width and --claims are of a model of anyone, as "
             f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"
         )
+    if foreign:
+        from sequence_laws.judging import known_laws
+
+        known_laws(options.laws)  # before those of members are tried
     if members or not foreign:
         from everyformer.checks.verify import verify
 
