@@ -1,14 +1,12 @@
 """What a mixer is told beside its tokens: packing, padding, pairs, states; alone and together."""
 
-import itertools
-
 import pytest
 import torch
 from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.checks.cases import Case, cases, draw
-from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.trials import WIDTH
 from everyformer.family import list_members
@@ -18,52 +16,6 @@ AGAIN = [[0, 0, 1, 1, 0], [4, 1, 1, 1, 4], [2, 3, 2, 2, 3]]
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EXACT = {"rtol": 0, "atol": 1e-12}
 float64 = torch.float64
-
-
-def first_case(member):
-    return next(cases(member))
-
-
-def runs(ids):
-    """Where each run of equal ids begins and ends."""
-    edges = [0, *(n for n in range(1, len(ids)) if ids[n] != ids[n - 1]), len(ids)]
-    return list(itertools.pairwise(edges))
-
-
-@pytest.mark.dear("packing is in the laws of every member")
-@pytest.mark.parametrize("ids", AGAIN)
-@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
-def test_every_run_of_an_id_is_a_document_of_its_own(member, ids):
-    mixer, x = first_case(member).mixer(float64), draw(2, len(ids), WIDTH)
-    alone = torch.cat([mixer(x[:, a:b]).y for a, b in runs(ids)], 1)
-    mask = Mask(documents=torch.tensor([ids, ids]))
-    assert_close(mixer(x, mask=mask).y, alone, **CLOSE)
-    assert_close(mixer.reference(x, mask=mask), alone, **CLOSE)
-
-
-@pytest.mark.dear("packing is in the laws of every member")
-@pytest.mark.parametrize("member", MEMBERS, ids=lambda m: m.name)
-def test_ids_that_stand_in_padding_are_not_read(member):
-    mixer, x = first_case(member).mixer(float64), draw(1, 7, WIDTH)
-    keep = torch.tensor([[0, 1, 1, 0, 1, 1, 0]]).bool()
-    plain = torch.tensor([[3, 3, 3, 3, 3, 8, 8]])
-    strange = torch.where(keep, plain, 5)
-    made = [mixer(x, mask=Mask(keep=keep, documents=ids)).y[keep] for ids in (plain, strange)]
-    text = x[keep][None]
-    assert_close(made[0], torch.cat((mixer(text[:, :3]).y[0], mixer(text[:, 3:]).y[0])), **CLOSE)
-    assert_close(made[0], made[1], **EXACT)
-
-
-@pytest.mark.dear("packing is in the laws of every member")
-@pytest.mark.parametrize("member", [m for m in MEMBERS if m.can("streaming")], ids=lambda m: m.name)
-def test_packed_documents_and_a_state_are_refused_or_done_right(member):
-    mixer, x = first_case(member).mixer(float64), draw(1, 6, WIDTH)
-    mask = Mask(documents=torch.tensor([[1, 1, 1, 2, 2, 2]]))
-    if member.genes["memory"].name is None:
-        with pytest.raises(UnsupportedError, match="cannot be combined"):
-            mixer(x, mask=mask, state=mixer.init_state(1))
-    else:
-        assert mixer(x, mask=mask, state=mixer.init_state(1)).state is not None
 
 
 BY_LENGTH = [

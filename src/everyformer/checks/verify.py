@@ -40,8 +40,6 @@ UNSAID = ("batch", "lengths", "order")
 LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)
 MANY = ("equation", "conditions")
 """of these, those that can be tried on few"""
-OF_LAYERS = ("conditions",)
-"""those that also try several layers, with any choice of the genes around them"""
 FULL: dict[str, tuple[str, Callable[[Subject], str]]] = {
     "compiles-everywhere": (
         "every case",

@@ -15,7 +15,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from everyformer.checks.verify import LAWS, OF_LAYERS, exemption
+from everyformer.checks.verify import LAWS, exemption
 from everyformer.core.config import Choice
 from everyformer.core.explained import docs_of
 from everyformer.core.member import Member
@@ -121,8 +121,11 @@ def gene_page(gene: str, name: str) -> str:
     lines = [f"# The {gene} `{name}`", "", asked, ""]
     lines += _usage([f"model = {call})"], f"everyformer train attention {TASKS[LM].train} {flags}")
     lines += [*_text(gene, name), *_options(gene, record.typed(Choice(name)))]
-    drawn = " and ".join(f"*{law}*" for law in OF_LAYERS)
-    lines += ["## Laws", "", f"{LAWS_LINK}: {drawn} try it around the layers of every member."]
+    lines += [
+        "## Laws",
+        "",
+        f"{LAWS_LINK}: *conditions* tries it around the layers of every member.",
+    ]
     lines += ["", "## Members", "", f"Those that have it: {who}."]
     return "\n".join(lines) + "\n"
 
