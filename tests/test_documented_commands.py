@@ -118,7 +118,7 @@ def read(
                 find(options["name"])
         except UnknownNameError as error:
             return str(error)
-        known = {**LAWS, **FULL, **OF_OTHERS}
+        known = {*LAWS, *FULL, *OF_OTHERS}
         return "".join(law for law in options.get("laws", ()) if law not in known)
 
     return read

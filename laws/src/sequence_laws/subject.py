@@ -52,7 +52,7 @@ class Subject(Call):
         self.build = tuple(build) or ("model = ...  # yours",)
         self.place, self.make = place, make
         self._bounds: dict[tuple[int, ...], float] = {}
-        self._copies: dict[tuple[torch.dtype, bool], nn.Module] = {}
+        self._copies: dict[bool, nn.Module] = {}
 
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
@@ -244,13 +244,13 @@ class Subject(Call):
             with torch.no_grad():
                 return self.run(self.model, x, keep).double()
         with torch.no_grad(), self.exactly():
-            return self.run(self._fresh(self.wide, training), self.widened(x), keep).double()
+            return self.run(self._fresh(training), self.widened(x), keep).double()
 
-    def _fresh(self, dtype: torch.dtype, training: bool) -> nn.Module:
-        """A copy in a dtype whose buffers are those of the model: in training they move."""
-        if (dtype, training) not in self._copies:
-            self._copies[dtype, training] = self.copy(dtype, training)
-        made = self._copies[dtype, training]
+    def _fresh(self, training: bool) -> nn.Module:
+        """A copy whose buffers are those of the model: in training they move."""
+        if training not in self._copies:
+            self._copies[training] = self.copy(training=training)
+        made = self._copies[training]
         for name, buffer in self.model.named_buffers() if training else ():
             made.get_buffer(name).copy_(buffer)
         return made
@@ -268,7 +268,7 @@ class Subject(Call):
                 raise NotJudged("outputs differ from run to run: see determinism", "undecided")
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
-                    single = self.run(self._fresh(torch.float32, training), x, keep)
+                    single = self.run(self.copy(torch.float32, training), x, keep)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
                 self._bounds[key] = ROOM[self.wide] * float(y.abs().max())
