@@ -187,7 +187,7 @@ def gradients(subject: Subject) -> str:
             ),
         )
     rest = len(every) - len(asked)
-    others = f"; {rest} read what no text gives (an encoder, pictures, sound)" if rest else ""
+    others = f"; {rest} {subject.idles}" if rest else ""
     return f"{len(asked)} parameters get a gradient{others}"
 
 

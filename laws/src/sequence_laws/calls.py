@@ -49,6 +49,8 @@ class Call:
 
     idle: re.Pattern[str] | None = None
     """names of parameters that its inputs do not reach, since they read others"""
+    idles: str = "read what no text gives (an encoder, pictures, sound)"
+    """that in words"""
 
     model: nn.Module
     place: str

@@ -146,12 +146,7 @@ class CaseMixer(MemberMixer):
 
     def reset(self, cache: Any, rows: Tensor) -> Any:
         """The state, in which some rows begin anew."""
-        return cache.reset(self.placed(rows))
-
-    def counted(self, cache: Any) -> list[int]:
-        """Tokens that the state has seen."""
-        seen: list[int] = cache.seen.tolist()
-        return seen
+        return super().reset(cache, self.placed(rows))
 
 
 def _back(out: Any) -> Any:
@@ -185,7 +180,7 @@ class WholeCase(Subject):
     strict = pools = True
     wide = torch.float32
     _lengths = _trained = (12,)  # type: ignore[assignment]
-    idle = SPARED
+    idle, idles = SPARED, "have none by right"
 
     def __init__(self, member: Member, task: str, device: str, **more: Any) -> None:
         def make() -> nn.Module:

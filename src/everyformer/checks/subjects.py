@@ -43,6 +43,10 @@ class Ours(Subject):
         """The state of the rows in another order."""
         return cache.reorder(rows)
 
+    def reset(self, cache: Any, rows: Tensor) -> Any:
+        """The state, in which some rows begin anew."""
+        return cache.reset(rows)
+
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         return ["cache = cache.reorder(rows)"]
@@ -61,6 +65,11 @@ class MemberMixer(Ours):
         state = model.init_state(len(x)) if cache is None else cache
         y, state, _ = model(x, state=state)
         return y, state
+
+    def counted(self, cache: Any) -> list[int]:
+        """Tokens that the state has seen."""
+        seen: list[int] = cache.seen.tolist()
+        return seen
 
     def feed_code(self) -> list[str]:
         """The Python of it."""
