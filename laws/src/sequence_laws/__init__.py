@@ -14,19 +14,6 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from sequence_laws.asserts import check_batch as check_batch
-    from sequence_laws.asserts import check_causality as check_causality
-    from sequence_laws.asserts import check_compiles as check_compiles
-    from sequence_laws.asserts import check_cost as check_cost
-    from sequence_laws.asserts import check_determinism as check_determinism
-    from sequence_laws.asserts import check_gradients as check_gradients
-    from sequence_laws.asserts import check_lengths as check_lengths
-    from sequence_laws.asserts import check_numbers as check_numbers
-    from sequence_laws.asserts import check_order as check_order
-    from sequence_laws.asserts import check_packing as check_packing
-    from sequence_laws.asserts import check_padding as check_padding
-    from sequence_laws.asserts import check_saving as check_saving
-    from sequence_laws.asserts import check_streaming as check_streaming
     from sequence_laws.inputs import Inputs as Inputs
     from sequence_laws.judging import LAWS as LAWS
     from sequence_laws.judging import Checked as Checked
@@ -36,13 +23,9 @@ if TYPE_CHECKING:
     from sequence_laws.verdict import LawResult as LawResult
 
 _HOMES = {
-    "LAWS": "judging",
-    "Checked": "judging",
-    "check": "judging",
-    "Inputs": "inputs",
-    "Subject": "subject",
-    "LawBroken": "verdict",
-    "LawResult": "verdict",
+    **dict.fromkeys(("LAWS", "Checked", "check"), "judging"),
+    **dict.fromkeys(("LawBroken", "LawResult"), "verdict"),
+    **{"Inputs": "inputs", "Subject": "subject"},
     **{
         f"check_{law}": "asserts"
         for law in (

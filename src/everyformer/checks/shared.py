@@ -33,6 +33,8 @@ COST_WIDTH, COST_LENGTHS = 96, (2048, 4096)
 """beside which no block of a fixed size is the largest tensor"""
 WHOLE = ("gradients", "saving", "determinism")
 """laws of whole models"""
+DEFAULTS = "compiles-fully"
+"""the law that is tried on a member's defaults alone"""
 SPARED = re.compile(r"biases\.key|position\.table|memory\.compress|blocks\.1\.mixer\.summary")
 """weights without a gradient: a bias that all keys have cancels in the softmax, a first segment
 compresses nothing, nothing reads the last layer's global tokens"""
@@ -243,7 +245,9 @@ def subjects(
         if few or law == "compiles":
             every = [*{case.causal: case for case in reversed(every)}.values()]
         usual = Case(member, {}, member.can("causal"))
-        if law == "compiles" and usual not in every:
+        if law == DEFAULTS:
+            every = [usual]
+        elif law == "compiles" and usual not in every:
             every.append(usual)
         if law in ("causality", "streaming"):
             every = [case for case in every if case.causal]

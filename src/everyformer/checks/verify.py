@@ -12,7 +12,7 @@ import torch
 
 from everyformer.checks import conditions, devices, laws, traffic
 from everyformer.checks.check import Check
-from everyformer.checks.shared import subjects
+from everyformer.checks.shared import DEFAULTS, subjects
 from everyformer.core.devices import pick_device, widest
 from everyformer.core.dispatch import all_pairs_allowed
 from everyformer.core.errors import ConfigError, unknown
@@ -40,14 +40,11 @@ UNSAID = ("batch", "lengths", "order")
 LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)
 MANY = ("equation", "conditions")
 """of these, those that can be tried on few"""
-FULL: dict[str, tuple[str, Callable[[Subject], str]]] = {
-    "compiles-everywhere": (
-        "every case",
-        partial(compiling.one_graph, lengths=(9, 12, 17, 23, 31), dynamic=False),
-    ),
-    "compiles-fully": ("compiles", compiling.compiled_gradients),
+FULL: dict[str, Callable[[Subject], str]] = {
+    "compiles-everywhere": partial(compiling.one_graph, lengths=(9, 12, 17, 23, 31), dynamic=False),
+    DEFAULTS: compiling.compiled_gradients,
 }
-"""those that take minutes a member: whose subjects they have, and what is tried of these"""
+"""those that take minutes a member"""
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
 _NEEDS = {
     "causality": "causal",
@@ -105,10 +102,8 @@ def _shared(
     member: Member, law: str, device: str, dtype: torch.dtype, few: bool, start: float
 ) -> LawResult:
     """A law of any model on all subjects of a member, up to the first that breaks it."""
-    of, tried = FULL.get(law, (law, SHARED.get(law)))
-    assert tried is not None
-    verdicts = []
-    for subject in subjects(member, of, device, dtype, few=few):
+    verdicts, tried = [], {**SHARED, **FULL}[law]
+    for subject in subjects(member, law, device, dtype, few=few):
         verdicts.append(one := judged(subject, law, tried))
         if one.status not in ("held", "exempt"):  # a member claims what can be judged
             found = f"{subject.name}: {one.detail}"
