@@ -62,21 +62,22 @@ docs: $(DEV)
 docs-site: $(DEV)
 	cd docs && OMP_NUM_THREADS=1 $(abspath $(BIN))/sphinx-build -W --keep-going -b html . _build/site
 
-# wheel and source archive, as they would be published
+# wheels and source archives of both distributions, as they would be published
 dist: $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e '.[ship]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e ./laws -e '.[ship]'
 	rm -rf dist
+	$(BIN)/python -m build --outdir dist laws
 	$(BIN)/python -m build
 	$(BIN)/twine check --strict dist/*
 
 # what `make demo` needs: the library alone
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml laws/pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e .
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e ./laws -e .
 	touch $@
 
 $(DEV): $(READY)
-	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e '.[dev]'
+	PIP_CONSTRAINT=constraints.txt $(BIN)/python -m pip install --quiet -e ./laws -e '.[dev]'
 	touch $@
 
 # without what they depend on: that is as in constraints.txt

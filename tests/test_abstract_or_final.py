@@ -10,22 +10,36 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import everyformer
+import sequence_laws
 
+OURS = ("everyformer.", "sequence_laws.")
 ANSWERED = {
-    ("Subject", "call"): "with inputs alone; adapters know what else there is",
-    ("Subject", "packed"): "likewise",
+    ("Call", "call"): "with inputs alone; adapters know what else there is",
+    ("Call", "packed"): "likewise",
+    ("Call", "packed_code"): "likewise",
     ("Subject", "variants"): "one way; transformers has several",
+    ("Call", "stored"): "a state_dict; whole models have files of their own",
+    ("Inputs", "draw"): "numbers; of a whole model its batch",
+    **dict.fromkeys(
+        [("Subject", name) for name in ("takes", "max_length", "marks", "exactly", "converted")],
+        "found by trying; a member's case knows it",
+    ),
+    **dict.fromkeys(
+        [("Subject", name) for name in ("room", "bound", "outputs", "objective")],
+        "of any model; a member claims more, or has a loss",
+    ),
     ("Tokenizer", "encode_pairs"): "text by text; some have a vocabulary a side, or one fast call",
 }
 
 
 def classes() -> list[type]:
-    for module in pkgutil.walk_packages(everyformer.__path__, "everyformer."):
-        if not module.name.endswith("__main__"):
-            importlib.import_module(module.name)
-    modules = [m for name, m in list(sys.modules.items()) if name.startswith("everyformer.")]
+    for package in (everyformer, sequence_laws):
+        for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+            if not module.name.endswith("__main__"):
+                importlib.import_module(module.name)
+    modules = [m for name, m in list(sys.modules.items()) if name.startswith(OURS)]
     found = {c for m in modules for c in vars(m).values() if inspect.isclass(c)}
-    return [c for c in found if c.__module__.startswith("everyformer.")]
+    return [c for c in found if c.__module__.startswith(OURS)]
 
 
 def function(member: Any) -> Callable[..., Any] | None:
@@ -56,7 +70,7 @@ def replaced(cls: type) -> Iterator[tuple[str, str]]:
         if own is None or name.startswith("__"):
             continue
         for base in cls.__mro__[1:]:
-            if not (base.__module__.startswith("everyformer.") and name in vars(base)):
+            if not (base.__module__.startswith(OURS) and name in vars(base)):
                 continue
             theirs = function(vars(base)[name])
             extends = any(f"{of}.{name}(" in inspect.getsource(own) for of in ("super()", "State"))

@@ -10,11 +10,11 @@ import torch
 
 import everyformer as ef
 from everyformer import family
+from everyformer.checks.verify import check_law
 from everyformer.cli import _explained, main
-from everyformer.core.foreign import FAILURES, describe
 from everyformer.training.config import TrainingConfig
 from everyformer.training.optimiser import build_optimiser, check_known
-from everyformer.verification.verify import check_law
+from sequence_laws.foreign import FAILURES, describe
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -97,7 +97,7 @@ DEAF = """
     def __init__(self, width, heads=1, **others):
         super().__init__(width=width, heads=heads)
 """
-EXTRA = 'from everyformer.system.extras import extra_module\nextra_module("nothing", "knn", "it")\n'
+EXTRA = 'from sequence_laws.extras import extra_module\nextra_module("nothing", "knn", "it")\n'
 ZERO = r"ZeroDivisionError: division by zero"
 ENDED = r"the program was ended \(SystemExit: 0\)"
 FAILS = r"the plugin 'PLUGIN:M' fails as it is imported: "

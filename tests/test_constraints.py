@@ -13,7 +13,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT, LAWS = (
+    tomllib.loads((ROOT / folder / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for folder in ("", "laws")
+)
 
 
 def pins(file: str) -> dict[str, str]:
@@ -44,7 +47,7 @@ def test_every_version_can_be_had_by_the_oldest_python() -> None:
 
 def test_every_requirement_of_make_test_has_a_version() -> None:
     extras, unpinned, wanted = PROJECT["optional-dependencies"], set(), ["dev"]
-    asked = list(PROJECT["dependencies"])
+    asked = [line for line in PROJECT["dependencies"] if line != LAWS["name"]]
     while wanted:
         for line in extras[wanted.pop()]:
             one = Requirement(line)
@@ -58,6 +61,14 @@ def test_every_requirement_of_make_test_has_a_version() -> None:
         if version is None or not one.specifier.contains(version):
             unpinned.add(line)
     assert unpinned == set()
+
+
+def test_the_laws_take_what_the_family_takes() -> None:
+    extras = PROJECT["optional-dependencies"]
+    of_family = {*PROJECT["dependencies"], *extras["hf"], *extras["export"]}
+    assert [Requirement(line).name for line in LAWS["dependencies"]] == ["torch"]
+    asked = (*LAWS["dependencies"], *(x for e in LAWS["optional-dependencies"].values() for x in e))
+    assert {*asked} <= of_family
 
 
 def test_ceilings_are_just_above_the_newest_versions_that_are_tried() -> None:

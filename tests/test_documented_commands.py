@@ -24,13 +24,13 @@ from documented import (
     write_mixer,
     write_stand_ins,
 )
+from everyformer.checks.verify import FULL, LAWS
 from everyformer.cli import main
 from everyformer.core.errors import UnknownNameError
 from everyformer.experiments.base import find
 from everyformer.family import info
-from everyformer.laws.judging import LAWS as OF_OTHERS
-from everyformer.laws.names import is_target
-from everyformer.verification.verify import FULL, LAWS
+from sequence_laws.judging import LAWS as OF_OTHERS
+from sequence_laws.names import is_target
 
 COMMANDS = {page: [*shown(page)] for page in PAGES}
 MENTIONED = [
@@ -118,7 +118,7 @@ def read(
                 find(options["name"])
         except UnknownNameError as error:
             return str(error)
-        known = {**LAWS, **FULL, **OF_OTHERS}
+        known = {*LAWS, *FULL, *OF_OTHERS}
         return "".join(law for law in options.get("laws", ()) if law not in known)
 
     return read

@@ -9,6 +9,7 @@ from importlinter.cli import EXIT_STATUS_SUCCESS, lint_imports
 
 ROOT = Path(__file__).parents[1]
 CONTRACTS, SOURCE = ROOT / "pyproject.toml", ROOT / "src"
+LAWS = ROOT / "laws" / "src"
 LATE = [
     f"everyformer.{file.parent.name}"
     for file in sorted((SOURCE / "everyformer").glob("*/__init__.py"))
@@ -45,8 +46,9 @@ def helper_of(name):
 
 def test_no_module_with_an_underscore_is_read_from_another_package():
     wrong, within = [], 0
-    for file in SOURCE.rglob("*.py"):
-        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
+    for file in (*SOURCE.rglob("*.py"), *LAWS.rglob("*.py")):
+        top = SOURCE if file.is_relative_to(SOURCE) else LAWS
+        module = ".".join(file.relative_to(top).with_suffix("").parts)
         for name in modules_read(ast.parse(file.read_text())):
             package = helper_of(name)
             if package is None:
@@ -58,7 +60,7 @@ def test_no_module_with_an_underscore_is_read_from_another_package():
     assert within > 20
 
 
-@pytest.mark.parametrize("package", ["everyformer", *LATE])
+@pytest.mark.parametrize("package", ["everyformer", "sequence_laws", *LATE])
 def test_every_name_that_a_package_shows_is_there(package):
     module = importlib.import_module(package)
     assert module.__all__

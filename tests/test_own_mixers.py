@@ -13,13 +13,13 @@ import pytest
 import torch
 
 from everyformer import cli, family
+from everyformer.checks.verify import check_law
 from everyformer.cli import main
 from everyformer.core import plugins as own
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITIONS
-from everyformer.verification.verify import check_law
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-member.md"
 SIZES = (
@@ -47,10 +47,11 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_the_page_s_mixer_keeps_every_law(mine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", "cum-mean", "--plugin", "mine.py:CumMean", "--json"]) == 0
     found = {r["law"]: r["status"] for r in json.loads(capsys.readouterr().out)}
-    unsaid = {"equation", "chunks", "limits", "cost", "bidirectional", "traffic"}
+    unsaid = {"equation", "streaming", "limits", "cost", "bidirectional", "traffic"}
     assert {law for law, status in found.items() if status == "exempt"} == unsaid
     assert {law for law, status in found.items() if status == "held"} >= {
-        *("causality", "padding", "numbers", "compiles", "keeps", "reproducible"),
+        *("causality", "padding", "packing", "numbers", "compiles"),
+        *("conditions", "gradients", "saving", "determinism"),
     }
 
 
@@ -58,7 +59,7 @@ def test_the_page_s_state_goes_on_from_any_piece(mine: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     (mine / "mine.py").write_text("\n".join(c for c in code if "ef.register" not in c))
     family.register_spec("mine.py:StreamingMean")
-    for law in ("chunks", "padding", "causality", "compiles"):
+    for law in ("streaming", "conditions", "causality", "compiles"):
         result = check_law(family.info("streaming-mean"), law)
         assert result.status == "held", result.detail
 

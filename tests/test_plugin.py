@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from everyformer.verification.verify import LAWS
+from everyformer.checks.verify import LAWS
 
 PLUGIN = Path(__file__).parent / "plugin"
 SIZES = [
@@ -36,7 +36,7 @@ PROCESSES = [
 WRONG = {
     "equation": "mixer.weights = lambda decay, length: 1.01 * honest(decay, length)",
     "causality": "mixer.weights = lambda decay, length: honest(decay, length + 1)[:, 1:, 1:].mT",
-    "chunks": "mixer.Decay.init_state = lambda self, *a, **k: begun(self, *a, **k).map("
+    "streaming": "mixer.Decay.init_state = lambda self, *a, **k: begun(self, *a, **k).map("
     "lambda t, _: t + 1 if t.is_floating_point() else t)",
 }
 """law -> a change of the package that it must catch"""
@@ -105,7 +105,7 @@ def test_its_laws_hold_and_catch_a_wrong_version_of_it(
 ) -> None:
     code = (
         "from decaying import mixer\nfrom everyformer.family import info\n"
-        "from everyformer.verification.verify import LAWS, check_law\n"
+        "from everyformer.checks.verify import LAWS, check_law\n"
         "honest, begun = mixer.weights, mixer.Decay.init_state\n"
         "for law in LAWS:\n    print(law, check_law(info('decay'), law).status)\n"
         f"for law, change in {WRONG!r}.items():\n"

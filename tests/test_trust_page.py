@@ -4,8 +4,8 @@ import ast
 import re
 from pathlib import Path
 
+from everyformer.checks.verify import LAWS
 from everyformer.family import list_members
-from everyformer.verification.verify import LAWS
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "trust.md").read_text(encoding="utf-8")

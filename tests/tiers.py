@@ -25,6 +25,7 @@ from everyformer.genes.mixers import MIXERS
 ROOT = Path(__file__).parents[1]
 PARTS = 10
 """into how many parts the rest falls, of which one is drawn; a mark may say another number"""
+SOURCES = ("src/", "laws/src/")
 VARIED = ("member", "name", "mixer")
 """parameters of a ``dear`` test that say which member it is of"""
 
@@ -91,11 +92,11 @@ def reached(ref: str) -> set[Path]:
     import grimp
 
     differ = _git("diff", "--name-only", ref) + _git("ls-files", "--others", "--exclude-standard")
-    graph = grimp.build_graph("everyformer", cache_dir=None)
+    graph = grimp.build_graph("everyformer", "sequence_laws", cache_dir=None)
     for package in [name for name in graph.modules if _reads_by_name(name)]:
         for module in graph.find_descendants(package):
             graph.add_import(importer=package, imported=module)
-    modules = {_module(path) for path in differ if path.startswith("src/")} & graph.modules
+    modules = {_module(path) for path in differ if path.startswith(SOURCES)} & graph.modules
     touched = modules.union(*(graph.find_downstream_modules(one) for one in modules))
     others = [path for path in differ if not path.endswith(".py")]
     found = set()
@@ -121,7 +122,7 @@ def _git(*words: str) -> list[str]:
 
 
 def _module(path: str) -> str:
-    parts = Path(path).with_suffix("").parts[1:]
+    parts = Path(path.removeprefix("laws/")).with_suffix("").parts[1:]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -43,6 +43,7 @@ from everyformer.system.lazy import late_names
 if TYPE_CHECKING:
     from everyformer import functional as functional
     from everyformer import reference as reference
+    from everyformer.checks.verify import verify as verify
     from everyformer.core.errors import EveryformerError as EveryformerError
     from everyformer.core.mask import Mask as Mask
     from everyformer.core.member import Member as Member
@@ -57,7 +58,6 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import generate as generate
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
-    from everyformer.laws.judging import check as check
     from everyformer.models.body import create_body as create_body
     from everyformer.models.build import create_mixer as create_mixer
     from everyformer.models.build import create_model as create_model
@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from everyformer.report.compare import compare as compare
     from everyformer.training import saved
     from everyformer.training.warmstart import warm_start as warm_start
-    from everyformer.verification.verify import verify as verify
+    from sequence_laws.judging import check as check
 
     load, save = saved.load_model, saved.save_model
 
@@ -81,7 +81,7 @@ _HOMES = {
     "ModelOutput": "core.outputs",
     "State": "core.state",
     "trace": "core.trace",
-    "check": "laws.judging",
+    "check": "checks.verify",
     "compare": "report.compare",
     "Member": "core.member",
     "info": "family",
@@ -98,7 +98,7 @@ _HOMES = {
     "load": "training.saved:load_model",
     "predict": "prediction.predict",
     "save": "training.saved:save_model",
-    "verify": "verification.verify",
+    "verify": "checks.verify",
     "warm_start": "training.warmstart",
     "functional": "functional:",
     "reference": "reference:",

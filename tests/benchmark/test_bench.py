@@ -23,9 +23,9 @@ from everyformer.benchmark.points import Point, Setting, crossover
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import exit_code, render
 from everyformer.core.errors import ConfigError, GeneError, PluginError
-from everyformer.core.operations import Counter
 from everyformer.family import list_members
 from helpers import overridden
+from sequence_laws.operations import Counter
 
 SMALL = Setting(width=16, heads=2, seconds=0.005, threads=1)
 

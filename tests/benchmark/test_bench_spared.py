@@ -12,7 +12,7 @@ from everyformer.benchmark.points import Point, Setting
 from everyformer.cli import main
 from everyformer.cli.verbs.bench import render
 from everyformer.core.tally import tallied
-from everyformer.engines.flops import count_flops
+from sequence_laws.flops import count_flops
 
 SMALL = Setting(width=32, heads=2, batch=3, seconds=0.001, threads=1)
 WORDS = ("--width", "16", "--heads", "2", "--seconds", "0.001", "--threads", "1")

@@ -11,15 +11,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.checks.cases import Case
+from everyformer.checks.check import Check
+from everyformer.checks.conditions import CARRIED, WHOLE, Layers, Trial
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.engines.flops import count_flops
 from everyformer.genes.wirings import WIRINGS
 from everyformer.genes.wirings._gates import GATES
 from everyformer.report.pictures import draw_pictures
-from everyformer.verification.cases import Case
-from everyformer.verification.check import Check
-from everyformer.verification.conditions import CARRIED, WHOLE, Layers, Trial
 from helpers import build_model, close, draw, shifted
+from sequence_laws.flops import count_flops
 
 WIDTH = 6
 NAMES = ("gru", "output", "highway", "sigtanh", "input", "residual")

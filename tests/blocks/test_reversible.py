@@ -10,18 +10,18 @@ import everyformer as ef
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.passing import AllTokens, Pass
 from everyformer.blocks.stack import Stack
+from everyformer.checks.cases import stir
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
-from everyformer.engines.flops import count_flops
 from everyformer.family import list_members
 from everyformer.genes.depth.plain import Plain
 from everyformer.genes.wirings.reversible import Replayed, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
-from everyformer.verification.cases import stir
 from helpers import both_ways, draw, feeds, saved_bytes
+from sequence_laws.flops import count_flops
 
 WIDTH = 12
 

@@ -4,9 +4,9 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
-from everyformer.verification.cases import stir
 from helpers import both_ways, saved_bytes
 
 LENGTH = 11

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.errors import (
     EveryformerError,
     GeneError,
@@ -22,7 +23,6 @@ from everyformer.core.errors import (
 from everyformer.core.mask import Mask
 from everyformer.genes.feedforward import FeedForwardOptions
 from everyformer.genes.feedforward.sepconv import SeparableFeedForward
-from everyformer.verification.cases import stir
 from helpers import both_ways, close, draw
 
 WIDTH, HIDDEN = 6, 9

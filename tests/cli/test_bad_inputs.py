@@ -24,8 +24,8 @@ from everyformer.cli import main
 from everyformer.core.errors import EveryformerError
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
-from everyformer.system.memory import free_memory
 from everyformer.training.storage import write_tensors
+from sequence_laws.memory import free_memory
 
 SIZES = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
 TRAIN = ("--data", "text.txt", "--steps", "3", "--training.threads", "1")

@@ -50,7 +50,7 @@ from everyformer.core.errors import ConfigError
         (("compare", "gmlp", "--resume", "--overwrite"), "contradict each other"),
         (("compare", "gmlp", "--lr-grid", "0.1", "-1"), "'--lr-grid[1]' must be above 0"),
         (("compare", "gmlp", "--options", "gpt.dropout=0"), "member.option=value"),
-        (("verify", "--laws", "chunk"), "unknown law 'chunk'; did you mean 'chunks'"),
+        (("verify", "--laws", "chunks"), "the law 'chunks' is called 'streaming' now"),
         (("bench", "gmlp", "--lengths"), "nothing to measure"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

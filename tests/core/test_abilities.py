@@ -5,8 +5,8 @@ import torch
 
 from everyformer.core.mixer import Mixer
 from everyformer.core.state import named_tensors
-from everyformer.engines.flops import count_flops
 from helpers import build_mixer, close, draw
+from sequence_laws.flops import count_flops
 
 
 @pytest.mark.parametrize(("name", "options"), [("attention", {}), ("reformer", {"buckets": 2})])

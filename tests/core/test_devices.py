@@ -6,7 +6,8 @@ import pickle
 import pytest
 import torch
 
-from everyformer.core.devices import Constant, as_now, autocasts, full_precision, readable, seed_all
+from everyformer.core.devices import Constant, as_now, autocasts, full_precision, readable
+from sequence_laws.inputs import seed_all
 
 KINDS = ("cpu", "meta")
 

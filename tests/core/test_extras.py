@@ -3,7 +3,7 @@
 import pytest
 
 from everyformer.core.errors import MissingExtraError
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 
 @pytest.fixture

@@ -141,7 +141,6 @@ ALLOWED = {
     "training/storage.py:write_tensors": "into a path that a writer gave",
     "training/logging.py:__init__": "appends rows, each with its own sum",
     "benchmark/measure.py:_reset_peak": "a switch of the kernel's",
-    "verification/machine.py:keeps": "damages a file on purpose, in a temporary folder",
     "data/text.py:_encode": "into the folder of `cached`",
     "data/cache.py:write_tokens": "into the folder of `cached`",
     "data/labelled.py:_build": "into the folder of `cached`",
@@ -151,7 +150,6 @@ ALLOWED = {
     "cli/ranks.py:spoken": "into nothing",
     "cli/ranks.py:tell": "a file of torchrun's, which reads it when this process is gone",
     "report/style.py:svg_text": "into memory",
-    "laws/artefacts.py:saving": "into memory",
 }
 
 

@@ -10,10 +10,10 @@ import torch
 
 import everyformer as ef
 from everyformer import family
+from everyformer.checks.verify import check_law
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.core.leaks import leak_of
 from everyformer.genes import GENES
-from everyformer.verification.verify import check_law
 
 ROW = """
 import dataclasses
@@ -207,5 +207,5 @@ def test_layers_that_read_both_ways_by_right_do_not_leak(offer: Offer) -> None:
 @pytest.mark.parametrize("group", ["positions", "depths"])
 def test_laws_of_a_member_draw_what_this_library_has(group: str, offer: Offer) -> None:
     offer("broken = nowhere:Nothing", "1 / 0", group)
-    found = check_law(family.info("attention"), "chunks")
+    found = check_law(family.info("attention"), "conditions")
     assert found.status == "held", found.detail

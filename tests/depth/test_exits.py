@@ -15,10 +15,10 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
 from everyformer.core.tally import tallied
-from everyformer.engines.flops import count_flops
 from everyformer.genes.depth._leaving import HELD
 from everyformer.genes.depth.early_exits import reading_prompt, set_threshold
 from helpers import close
+from sequence_laws.flops import count_flops
 
 VOCABULARY, LENGTH, LAYERS = 23, 17, 5
 RULES: list[tuple[str, dict[str, Any]]] = [

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import watched
 from everyformer.core.mask import Mask
-from everyformer.engines.flops import count_flops
 from everyformer.genes.depth._pending import Pending
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from helpers import close, draw
+from sequence_laws.flops import count_flops
 
 
 @pytest.mark.parametrize("position", [None, "rope", "alibi", "t5-relative", "xl-relative"])

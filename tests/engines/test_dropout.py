@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch._dynamo.testing import CompileCounter
 
-from everyformer.core.operations import Counter
 from everyformer.engines import dropout as module
 from everyformer.engines.dropout import P, dropout, wheel
+from sequence_laws.operations import Counter
 
 RATES = (0.1, 0.25, 0.5, 0.9)
 

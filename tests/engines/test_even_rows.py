@@ -6,13 +6,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from everyformer.checks.cases import Case
 from everyformer.core.mask import Mask
 from everyformer.core.trials import WIDTH
 from everyformer.engines.content.clustered import attended
 from everyformer.engines.softmax import visibility
 from everyformer.engines.softmax.attention import attention
 from everyformer.family import info
-from everyformer.verification.cases import Case
 
 true_attention = F.scaled_dot_product_attention
 

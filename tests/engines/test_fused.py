@@ -13,10 +13,10 @@ import pytest
 import torch
 from torch._subclasses import FakeTensorMode
 
-from everyformer.core.operations import Counter
 from everyformer.engines import cuda
 from everyformer.engines.averages.dense import _dense_average
 from everyformer.engines.softmax import distances
+from sequence_laws.operations import Counter
 
 
 @pytest.mark.full("half a minute each, in the interpreter", parts=5)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.operations import Counter
+from everyformer.checks.cases import Case
 from everyformer.engines.softmax.cache import KeyValueState
-from everyformer.verification.cases import Case
 from helpers import draw
+from sequence_laws.operations import Counter
 
 HELD = {"attention": 256, "aft-full": 256, "gmlp": 256, "amlp": 768, "linformer-chunked": 64}
 """members whose states grow, and the bytes of a token in float32"""

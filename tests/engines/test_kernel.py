@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel import chunks
 from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from everyformer.engines.kernel.sums import KernelState
 from helpers import close
+from sequence_laws.flops import count_flops
 
 B, H, M, D = 2, 3, 5, 4
 LENGTHS = (1, 2, 7, 64, 65, 150)

@@ -7,8 +7,8 @@ import torch
 
 from everyformer.engines.averages import lower
 from everyformer.engines.averages.lower import lower_product
-from everyformer.engines.flops import count_flops
 from helpers import build_mixer, close, draw
+from sequence_laws.flops import count_flops
 
 SIZES = [(1, 1, 9, 3), (2, 3, 23, 2), (3, 2, 8, 1), (2, 1, 33, 5)]
 

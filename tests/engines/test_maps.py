@@ -6,7 +6,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel import chunks
 from everyformer.engines.kernel.attention import kernel_attention
 from everyformer.engines.kernel.denominators import POSITIVE
@@ -14,6 +13,7 @@ from everyformer.engines.kernel.features import made
 from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import KernelState
 from helpers import close, covering, draw, saved_bytes
+from sequence_laws.flops import count_flops
 
 B, H, D, M = 2, 3, 4, 6
 MAPS = {"positive": 1, "hyperbolic": H}

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
 
-from everyformer.core.operations import Operations
 from everyformer.engines.averages import banded, dense
 from everyformer.engines.content import sorted_chunks
 from everyformer.engines.content.chunk_lists import ChunkPattern
@@ -16,6 +15,7 @@ from everyformer.engines.kernel import attention as kernel
 from everyformer.engines.kernel import chunks
 from everyformer.engines.products import add_product, halves, plus_product, product
 from helpers import draw
+from sequence_laws.operations import Operations
 
 LENGTH, HEADS, SIZE = 150, 2, 8
 BOUND = 2**-5

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import blocks
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from everyformer.verification.cases import stir
 from helpers import build_mixer, saved_bytes
 
 LENGTH = 19

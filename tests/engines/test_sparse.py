@@ -8,7 +8,6 @@ from torch.testing import assert_close
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
-from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse import branches
 from everyformer.engines.sparse.attention import (
@@ -29,6 +28,7 @@ from everyformer.engines.sparse.patterns import (
 )
 from everyformer.engines.sparse.plan import SparsePlan, distances
 from everyformer.genes.positions import make_position
+from sequence_laws.flops import count_flops
 
 HEADS, SIZE = 3, 8
 

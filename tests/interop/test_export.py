@@ -15,9 +15,9 @@ from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
-from everyformer.laws import check
-from everyformer.laws.targets import target
 from helpers import graphs_take_all_pairs
+from sequence_laws import check
+from sequence_laws.targets import target
 
 AFTS = ("aft-full", "aft-local", "aft-simple", "aft-conv")
 KERNELS = ("linear", "performer", "rfa")

@@ -5,11 +5,11 @@ from inspect import signature
 import pytest
 import torch
 
-from everyformer.laws import check
+from sequence_laws import check
 
 transformers = pytest.importorskip("transformers")
 
-from everyformer.laws.adapters.transformers import hugging_face  # noqa: E402
+from sequence_laws.adapters.transformers import hugging_face  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
 [THEIRS] = {"cache", "past_key_values"} & {

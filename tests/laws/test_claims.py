@@ -7,8 +7,8 @@ from torch import nn
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, ShapeError
-from everyformer.laws import Inputs, Subject, check
-from everyformer.laws.adapters import subject_of
+from sequence_laws import Inputs, Subject, check
+from sequence_laws.adapters import subject_of
 
 WHOLE = {"width": 16, "layers": 1, "heads": 2, "vocabulary": 32, "max_length": 32}
 
@@ -37,7 +37,7 @@ def test_a_model_that_pools_is_judged_as_what_it_is(classes):
 
     held = {one.law: one for one in check(Pools())}
     rest = dict.fromkeys(("causality", "streaming", "packing"), "exempt")
-    rest |= dict.fromkeys(("order", "growth"), "said")
+    rest |= dict.fromkeys(("order", "cost"), "said")
     statuses = {law: one.status for law, one in held.items()}
     assert statuses == dict.fromkeys(held, "held") | rest, held
     assert held["causality"].detail == "it gives one output a row, and none at a position"
@@ -107,7 +107,7 @@ def test_what_is_said_of_a_kind_that_is_known_is_honoured(make, causal, status):
         ({"width": 8}, "reads token ids below 16, not features of width 8: leave out what"),
         ({"vocabulary": 9}, "reads token ids below 16, not token ids below 9"),
         ({"vocabulary": 16, "width": 8}, "give one of vocabulary=, width= and inputs="),
-        ({"claims": "linear", "laws": ["batch"]}, "by the law 'growth' alone"),
+        ({"claims": "linear", "laws": ["batch"]}, "by the law 'cost' alone"),
     ],
 )
 def test_what_contradicts_a_subject_is_refused(known, words):

@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws import artefacts, behaviour, causality, check, rows, streaming
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.subject import Subject
+from sequence_laws import artefacts, behaviour, causality, check, compiling, rows, streaming
+from sequence_laws.adapters import subject_of
+from sequence_laws.subject import Subject
 
 
 class Sums(nn.Module):
@@ -65,8 +65,17 @@ class FarAhead(Sums):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
-        late = (torch.arange(x.shape[1]) >= 2 * self.window - 20)[:, None]
+        late = (torch.arange(x.shape[1]) == 2 * self.window - 1)[:, None]
         return self.head(h.cumsum(1) + late * h.roll(-1, 1))
+
+
+class Blocks(Sums):
+    """The mean of each block of 70, of which the first shows nothing."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        first, *rest = self.embed(x).split(70, 1)
+        later = [part.mean(1, keepdim=True).expand_as(part) for part in rest]
+        return self.head(torch.cat((first, *later), 1))
 
 
 class Ring(Sums):
@@ -302,6 +311,10 @@ LOOKS = (
         instead(Subject, "marks", nothing([])),
     ),
     Look(
+        "causality", "some places of a long text", Blocks, "at length 150",
+        instead(causality, "cuts", nothing([])),
+    ),
+    Look(
         "streaming", "pieces at the longest length", Ring, "output 41 is off",
         lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
     ),
@@ -382,7 +395,7 @@ LOOKS = (
     ),
     Look(
         "compiles", "what is exported", lambda: Sums("exported"), "exported outputs are off",
-        instead(artefacts, "exports", nothing("")),
+        instead(compiling, "exports", nothing("")),
     ),
 )  # fmt: skip
 

@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from everyformer.laws.junit import write_junit
-from everyformer.laws.verdict import LawResult
+from sequence_laws.junit import write_junit
+from sequence_laws.verdict import LawResult
 
 HERE = Path(__file__).parent
 TESTS = """
@@ -20,35 +20,35 @@ class Unread(Right):
     def forward(self, x):
         return x @ x.double()
 
-def test_right(everyformer_laws):
-    verdicts = everyformer_laws(Right(), laws=["causality", "streaming"])
+def test_right(sequence_laws):
+    verdicts = sequence_laws(Right(), laws=["causality", "streaming"])
     assert [one.status for one in verdicts] == ["held", "held"]
 
-def test_wrong(everyformer_laws):
-    everyformer_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
+def test_wrong(sequence_laws):
+    sequence_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
 
 @pytest.mark.exempt_laws(causality="it is told to leak")
-def test_exempt(everyformer_laws):
-    verdicts = everyformer_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
+def test_exempt(sequence_laws):
+    verdicts = sequence_laws(Bare("a diagonal too far"), laws=["causality", "batch"])
     assert [one.law for one in verdicts] == ["batch"]
 
 @pytest.mark.exempt_laws(causality=" ")
-def test_without_a_reason(everyformer_laws):
-    everyformer_laws(Right())
+def test_without_a_reason(sequence_laws):
+    sequence_laws(Right())
 
-def test_much_wrong(everyformer_laws):
+def test_much_wrong(sequence_laws):
     made = Right("a layer that nothing uses")
     wrong = Right("the number of rows")
     wrong.unused = made.unused
     wrong.layers[1].wrong = "a diagonal too far"
-    everyformer_laws(wrong)
+    sequence_laws(wrong)
 
-def test_what_cannot_be_read(everyformer_laws):
-    everyformer_laws(Unread())
+def test_what_cannot_be_read(sequence_laws):
+    sequence_laws(Unread())
 
 @pytest.mark.exempt_laws(causalty="misspelt")
-def test_a_law_that_there_is_not(everyformer_laws):
-    everyformer_laws(Right())
+def test_a_law_that_there_is_not(sequence_laws):
+    sequence_laws(Right())
 """
 
 
@@ -67,7 +67,7 @@ def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_p
     assert "exempt_laws(causality=...) has no reason: say why" in done.stdout
     assert "Bare breaks causality: output" in done.stdout
     assert "other[:, " in done.stdout, "the reproduction"
-    assert "unknown law 'causalty'; did you mean 'causality'?" in done.stdout
+    assert "unknown law 'causalty'; did you mean 'causality'" in done.stdout
     assert "what Unread reads cannot be guessed" in done.stdout
     for law in ("causality", "batch", "gradients"):
         assert f"Right breaks {law}: " in done.stdout
@@ -78,7 +78,7 @@ def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_p
 
 
 def test_importing_the_plugin_imports_no_torch():
-    code = "import everyformer.laws.pytest_plugin, sys; print('torch' in sys.modules)"
+    code = "import sequence_laws.pytest_plugin, sys; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from right_and_wrong import Bare, Right
 
-from everyformer.laws import LAWS, check
-from everyformer.laws.adapters import subject_of
+from sequence_laws import LAWS, check
+from sequence_laws.adapters import subject_of
 
 WRONG = [
     ("causality", Bare, "a diagonal too far"),
@@ -43,7 +43,7 @@ WRONG = [
     ("compiles", Right, "compiled otherwise"),
     ("compiles", Right, "dropped when compiled"),
 ]
-FAST = tuple(law for law in LAWS if law not in ("compiles", "growth"))
+FAST = tuple(law for law in LAWS if law not in ("compiles", "cost"))
 
 
 def judged(kind: type[Right], wrong: str = "", laws: tuple[str, ...] = FAST):
@@ -54,8 +54,8 @@ def judged(kind: type[Right], wrong: str = "", laws: tuple[str, ...] = FAST):
 
 def test_a_right_model_keeps_every_law():
     verdicts = {one.law: one for one in judged(Right, laws=())}
-    assert {law for law, one in verdicts.items() if one.status == "said"} == {"order", "growth"}
-    others = [one.status for law, one in verdicts.items() if law not in ("order", "growth")]
+    assert {law for law, one in verdicts.items() if one.status == "said"} == {"order", "cost"}
+    others = [one.status for law, one in verdicts.items() if law not in ("order", "cost")]
     assert others == ["held"] * 11, verdicts
 
 

@@ -5,11 +5,11 @@ import importlib.util
 import pytest
 from torch import Tensor, nn
 
-from everyformer.laws import artefacts, causality, check, growth
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.causality import Condition, conditions, longest
-from everyformer.laws.subject import Subject
-from everyformer.laws.sweep import IMPORTS
+from sequence_laws import causality, check, compiling, cost
+from sequence_laws.adapters import subject_of
+from sequence_laws.causality import Condition, conditions, longest
+from sequence_laws.subject import Subject
+from sequence_laws.sweep import IMPORTS
 
 
 class Sums(nn.Module):
@@ -68,14 +68,15 @@ def test_other_ways_are_tried_too(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[str] = []
     made = subject(Sums())
     monkeypatch.setattr(type(made), "variants", lambda self: iter([("", self), ("slow", self)]))
-    monkeypatch.setattr(causality, "changes", lambda _, how: tried.append(str(how)))
+    monkeypatch.setattr(causality, "changes", lambda _, how, *of: tried.append(str(how)))
     causality.causality(made)
-    assert tried[-3:] == [
+    assert tried[-4:-1] == [
         "length 65, in evaluation, slow",
         "length 65, in evaluation, with a mask of ones, slow",
         "length 65, in training, slow",
     ]
-    assert len(tried) == 3 + 1 + 3 + 3
+    assert len(tried) == 3 + 1 + 3 + 1 + 3
+    assert tried[-1] == "length 150, in evaluation"
 
 
 def test_a_leak_that_a_mask_opens_is_found() -> None:
@@ -87,14 +88,14 @@ def test_a_leak_that_a_mask_opens_is_found() -> None:
 def test_what_is_unrolled_is_not_exported_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     [small] = check(Steps(), laws=("compiles",), vocabulary=16)
     assert "exported, equal at lengths 16, 17" in small.detail
-    monkeypatch.setattr(artefacts, "UNROLLED", 20)
+    monkeypatch.setattr(compiling, "UNROLLED", 20)
     [large] = check(Steps(), laws=("compiles",), vocabulary=16)
     assert large.status == "held"
     assert "not exported, since it is unrolled: above 20 operations" in large.detail
     assert "one graph of " in large.detail
 
 
-def test_growth_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cost_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch) -> None:
     """16 L^2 + 128 L operations grow as L^1.58 from 8 to 16 and as L^1.74 from 16 to 32."""
 
     class Pairs(Sums):
@@ -102,9 +103,9 @@ def test_growth_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPat
             h = self.embed(x)
             return self.head(h @ h.mT @ h)
 
-    monkeypatch.setattr(growth, "LENGTHS", (8, 16, 32))
-    monkeypatch.setattr(growth, "SLOW", 1e9)
-    [found] = check(Pairs(), laws=("growth",), vocabulary=16)
+    monkeypatch.setattr(Subject, "spans", (8, 16, 32))
+    monkeypatch.setattr(cost, "SLOW", 1e9)
+    [found] = check(Pairs(), laws=("cost",), vocabulary=16)
     assert found.status == "said"
     assert "operations L^1.74" in found.detail
     assert found.detail.endswith("from 16 to 32")

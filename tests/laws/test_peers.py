@@ -6,8 +6,8 @@ import pytest
 import torch
 from peers import PEERS
 
-from everyformer.laws import check
-from everyformer.laws.adapters import subject_of
+from sequence_laws import check
+from sequence_laws.adapters import subject_of
 
 LAWS = ("causality", "padding", "batch", "determinism", "gradients", "saving", "lengths")
 READ_BOTH_WAYS = ("linformer",)

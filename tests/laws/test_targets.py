@@ -9,10 +9,10 @@ from torch import nn
 import everyformer as ef
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
-from everyformer.laws import check, check_growth, check_streaming
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.names import is_target
-from everyformer.laws.targets import target
+from sequence_laws import check, check_cost, check_streaming
+from sequence_laws.adapters import subject_of
+from sequence_laws.names import is_target
+from sequence_laws.targets import target
 
 FILE = """
 import sys
@@ -329,15 +329,24 @@ def test_what_a_model_reads_can_be_said():
         check(Features(), inputs=torch.randn(2, 5))
 
 
-def test_claims_of_growth_have_names_and_numbers():
+def test_claims_of_cost_have_names_and_numbers():
     linear = nn.Sequential(nn.Linear(8, 8))
-    assert "claimed: L^1" in check_growth(linear, "linear")
-    assert "claimed: L^1.5" in check_growth(linear, 1.5)
+    assert "claimed: L^1" in check_cost(linear, "linear")
+    assert "claimed: L^1.5" in check_cost(linear, 1.5)
     with pytest.raises(AssertionError, match="grow faster than claimed"):
-        check_growth(linear, "constant")
+        check_cost(linear, "constant")
     with pytest.raises(ConfigError, match="linear"):
-        check_growth(linear, "liner")
+        check_cost(linear, "liner")
 
 
-def test_laws_of_members_and_of_others_are_not_mixed(file):
-    assert main(["verify", "linear", f"{file}:Net", "--laws", "causality"]) == 2
+def test_members_and_models_of_anyone_have_the_same_laws(file, capsys):
+    words = ["verify", "linear", f"{file}:Net", "--laws"]
+    assert main([*words, "causality", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [(one["member"], one["status"]) for one in found] == [
+        ("linear", "held"),
+        ("Net", "held"),
+    ]
+    for of_one_kind in ("equation", "batch"):
+        assert main([*words, of_one_kind]) == 2
+        assert f"unknown law '{of_one_kind}'" in capsys.readouterr().err

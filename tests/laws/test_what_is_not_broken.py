@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from everyformer.laws import check
-from everyformer.laws.adapters import subject_of
-from everyformer.laws.adapters.transformers import hugging_face
-from everyformer.laws.targets import target
+from sequence_laws import check
+from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.transformers import hugging_face
+from sequence_laws.targets import target
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
 
@@ -123,9 +123,9 @@ class Views(Base):
         return self.head(self.product(self.embed(x), self.weights.view(2, 4, 4)[0]))
 
 
-def test_growth_is_counted_where_weights_are_cut() -> None:
-    [growth] = check(Views(), laws=("growth",))
-    assert growth.status == "said", growth.detail
+def test_cost_is_counted_where_weights_are_cut() -> None:
+    [cost] = check(Views(), laws=("cost",))
+    assert cost.status == "said", cost.detail
 
 
 class Exported(Base):

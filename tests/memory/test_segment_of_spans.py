@@ -8,10 +8,10 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
-from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
 from helpers import close, covering, draw
+from sequence_laws.flops import count_flops
 
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
 FORMS = [

@@ -20,7 +20,6 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.text import TextDataset
-from everyformer.engines.flops import count_flops
 from everyformer.engines.softmax.spans import Reach, bands, soft_windows
 from everyformer.interop.export import export_program
 from everyformer.report.pictures import draw_pictures
@@ -29,6 +28,7 @@ from everyformer.training.evaluate import evaluate
 from everyformer.training.loop import train
 from everyformer.training.optimiser import parameter_groups
 from helpers import close, draw
+from sequence_laws.flops import count_flops
 
 SIZE = WIDTH // HEADS
 FORMS: list[tuple[bool, dict[str, Any], tuple[float, ...]]] = [

@@ -5,11 +5,11 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
+from everyformer.checks.cases import Case, cases, draw
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.trials import WIDTH
 from everyformer.family import list_members
-from everyformer.verification.cases import Case, cases, draw
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EXACT = {"rtol": 0, "atol": 1e-12}

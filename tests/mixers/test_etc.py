@@ -9,9 +9,9 @@ from torch.testing import assert_close
 import everyformer as ef
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.operations import Operations
 from everyformer.genes.mixers import etc
 from helpers import graphs_take_all_pairs
+from sequence_laws.operations import Operations
 
 WIDTH, HEADS, SIZE = 12, 3, 4
 OPEN = {"hard_g2l": False}

@@ -6,16 +6,16 @@ import torch.nn.functional as F
 
 import everyformer as ef
 from everyformer import functional, reference
+from everyformer.checks.cases import Case
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
-from everyformer.core.operations import Counter
 from everyformer.core.trace import trace
 from everyformer.engines.content.clustered import best_positions
-from everyformer.engines.flops import count_flops
 from everyformer.family import info
-from everyformer.verification.cases import Case
 from helpers import build_mixer, close, covering, draw
+from sequence_laws.flops import count_flops
+from sequence_laws.operations import Counter
 
 ROUTINGS = ["strict", "prefix", "paper", None]
 

@@ -6,8 +6,8 @@ import torch
 
 from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
-from everyformer.engines.flops import count_flops
 from helpers import build_mixer, close, covering, draw, shifted
+from sequence_laws.flops import count_flops
 
 WIDTH, LENGTH = 12, 9
 TOKENS = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])

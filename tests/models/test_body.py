@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.state import StackState
 from everyformer.models.body import Body
-from everyformer.verification.cases import stir
 from helpers import build_model, close, draw
 
 WIDTH, LENGTH, ROWS = 12, 24, 3
@@ -70,7 +70,7 @@ def rollout(seed: int) -> tuple[Tensor, Tensor, list[int]]:
 @pytest.mark.parametrize("name", MEMBERS)
 def test_a_rollout_in_segments_is_its_episodes_one_by_one(name: str) -> None:
     layers = 2 + zlib.crc32(name.encode()) % 2
-    made, same = body(name, layers), "chunks" not in ef.info(name).exempt
+    made, same = body(name, layers), "streaming" not in ef.info(name).exempt
     with torch.no_grad():
         for seed in (zlib.crc32(name.encode()), 1):
             x, reset, cuts = rollout(seed)

@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.checks.cases import small_model
 from everyformer.core.errors import GeneError
 from everyformer.core.trials import WIDTH
 from everyformer.family import list_members
 from everyformer.genes import GENES
-from everyformer.verification.cases import small_model
 
 SIDES = ("query", "key", "value", "output")
 MEMBERS = [

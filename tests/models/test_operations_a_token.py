@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.operations import Counter
 from everyformer.genes.mixers.linear import elu_features
+from sequence_laws.operations import Counter
 
 SIZES = {"width": 64, "heads": 4, "layers": 4, "max_length": 128, "vocabulary": 50}
 READ = 40

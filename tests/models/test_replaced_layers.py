@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from everyformer.checks.cases import small_model
 from everyformer.engines.projections import applied
 from everyformer.family import info, list_members
-from everyformer.verification.cases import small_model
 
 MEMBERS = list_members()
 

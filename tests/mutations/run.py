@@ -51,7 +51,10 @@ def as_said(patch: Path, survivors: bool) -> bool:
                 Path(folder, name).write_text(text, encoding="utf-8")
             command = [sys.executable, "-B", "-m", "pytest", "-p", "no:cacheprovider", "-x", "-rf"]
             command += ["-m", "not full", what if known else "tests"]
-            with_copy = {"env": os.environ | {"PYTHONPATH": f"{folder}/src"}, "cwd": folder}
+            with_copy = {
+                "env": os.environ | {"PYTHONPATH": f"{folder}/src:{folder}/laws/src"},
+                "cwd": folder,
+            }
             done = subprocess.run(command, capture_output=True, text=True, **with_copy)
         now = done.returncode == 1 and "\nFAILED " in done.stdout
     print(f"{patch.stem}: {CAUGHT if now else 'survives'} {what}. {words}", flush=True)

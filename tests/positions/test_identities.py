@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.checks.cases import stir
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
-from everyformer.verification.cases import stir
 from helpers import build_model
 
 LENGTH = 13

@@ -12,7 +12,7 @@ from everyformer.core.wording import few, listed
 from everyformer.report.notes import beyond, notes
 from everyformer.report.terminal import render
 from everyformer.report.words import brief, question, title, visible
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 
 def _changed(first: dict[str, Any], **known: Any) -> Any:

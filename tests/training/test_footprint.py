@@ -53,9 +53,9 @@ def test_a_training_is_refused_below_what_it_surely_takes(
     model, world = Weights(trained, frozen, width), World(torch.device("cpu"))
     # inputs, targets and one vector of the single token that the first cases read
     room = needed + (16 + 4 if length == 1 else 0)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: room)
+    monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: room)
     check_footprint(model, data, config, world)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: needed - 1)
+    monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: needed - 1)
     with pytest.raises(ResourceError, match=f"{what}.* needs at least "):
         check_footprint(model, data, config, world)
 
@@ -66,8 +66,8 @@ def test_so_are_more_windows_of_a_text_than_there_is_room_for(
     data: Any = SimpleNamespace(length=1024)
     model, cpu = Weights(0, 0, 64), torch.device("cpu")
     needed = 512 * 1024 * (2 * 8 + 64 * 4)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: needed)
+    monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: needed)
     check_reading(model, data, 512, cpu)
-    monkeypatch.setattr("everyformer.system.memory.free_memory", lambda: needed - 1)
+    monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: needed - 1)
     with pytest.raises(ResourceError, match="reading 512 windows of 1,024 tokens at once needs"):
         check_reading(model, data, 512, cpu)

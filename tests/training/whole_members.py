@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from everyformer.checks.cases import small_model
 from everyformer.data.batch import EXTRA, IGNORED, Batch
 from everyformer.family import info, list_members
 from everyformer.training.step import forward
-from everyformer.verification.cases import small_model
 
 ROWS = 6
 STILL: dict[str, dict[str, Any]] = {

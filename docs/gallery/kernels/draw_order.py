@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import torch
 
 import everyformer as ef
-from everyformer.engines.flops import count_flops
+from sequence_laws.flops import count_flops
 
 lengths = [128, 256, 512, 1024, 2048]
 figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.4), layout="constrained")

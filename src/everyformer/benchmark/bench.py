@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.errors import ConfigError
 from everyformer.family import of_family
-from everyformer.system.children import start
+from sequence_laws.children import start
 
 if TYPE_CHECKING:
     from everyformer.benchmark.measure import Measure, Own

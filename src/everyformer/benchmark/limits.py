@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from everyformer.core.operations import Counter
+from sequence_laws.operations import Counter
 
 BEGIN = 2e-6
 """seconds that an operation takes before it computes"""

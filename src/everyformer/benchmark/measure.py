@@ -17,18 +17,18 @@ from everyformer.benchmark.peers import build_peer
 from everyformer.benchmark.points import Point, Setting
 from everyformer.core.devices import synchronise
 from everyformer.core.errors import EveryformerError, PluginError
-from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.mixer import Mixer
-from everyformer.core.operations import Counter
 from everyformer.core.outputs import MixerOutput
-from everyformer.engines.flops import count_flops
 from everyformer.family import info
 from everyformer.genes.config import ModelConfig
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_mixers
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
-from everyformer.system.memory import is_out_of_memory, out_of_memory
 from everyformer.training.result import peak_rss
+from sequence_laws.flops import count_flops
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.memory import is_out_of_memory, out_of_memory
+from sequence_laws.operations import Counter
 
 T = TypeVar("T")
 Measure = Callable[[Sequence[Point], Setting], list[Point]]

@@ -25,13 +25,13 @@ from everyformer.benchmark.limits import least_seconds
 from everyformer.benchmark.points import Point, Setting
 from everyformer.benchmark.turns import Call, in_turn
 from everyformer.core.errors import UnsupportedError
-from everyformer.core.operations import Counter
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
 from everyformer.interop.convert.checkpoint import export_checkpoint
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
+from sequence_laws.operations import Counter
 
 COMPILED = "everyformer, compiled"
 """the source of tokens by compiled steps"""

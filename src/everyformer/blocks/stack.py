@@ -21,7 +21,6 @@ from everyformer.blocks.parts import make_norm
 from everyformer.blocks.passing import Pass
 from everyformer.blocks.wiring import Wiring
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.core.foreign import source
 from everyformer.core.leaks import of_others, tried
 from everyformer.core.mask import Mask, positions_of
 from everyformer.core.mixer import Mixer
@@ -31,6 +30,7 @@ from everyformer.core.shared import advanced, sharing
 from everyformer.core.state import StackState, State, in_step
 from everyformer.core.taps import Tap
 from everyformer.core.wording import listed
+from sequence_laws.foreign import source
 
 
 class Stack(nn.Module):

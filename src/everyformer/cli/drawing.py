@@ -19,7 +19,7 @@ from everyformer.data.images import read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
 from everyformer.report.pictures import picture_path, save_images
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 if TYPE_CHECKING:
     from everyformer.cli.generate_options import GenerateOptions

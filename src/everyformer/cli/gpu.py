@@ -17,6 +17,7 @@ import tyro
 
 from everyformer.benchmark.bench import bench_together
 from everyformer.benchmark.points import BASELINE, Point
+from everyformer.checks.processes import verify_in_processes
 from everyformer.cli.console import table
 from everyformer.cli.parsing import say
 from everyformer.cli.verbs.bench import render
@@ -24,20 +25,20 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.family import info, list_members
-from everyformer.laws.verdict import LawResult
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
-from everyformer.verification.processes import verify_in_processes
+from sequence_laws.verdict import LawResult
 
 LAWS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "float64",
         (
-            *("equation", "causality", "chunks", "padding", "limits", "numbers"),
-            *("compiles", "keeps", "reproducible", "bidirectional", "compiles-fully"),
+            *("equation", "causality", "streaming", "padding", "packing", "conditions", "limits"),
+            *("numbers", "gradients", "compiles", "saving", "determinism", "bidirectional"),
+            "compiles-fully",
         ),
     ),
-    ("float32", ("equation", "chunks", "padding")),
+    ("float32", ("equation", "streaming", "padding", "packing", "conditions")),
 )
 """dtypes, and the laws that look at a device"""
 MOST = 300

@@ -16,10 +16,10 @@ from everyformer.core.config import Choice, NoOptions, differences, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.family import list_members
 from everyformer.genes import GENES
-from everyformer.laws.names import is_target
 from everyformer.system.files import expanded
 from everyformer.training.names import HOMES, OTHER_NAMES
 from everyformer.training.spec import RunSpec
+from sequence_laws.names import is_target
 
 _ANSWERED: ContextVar[Mapping[str, Any]] = ContextVar("flags that are answered")
 _OPTION = re.compile(

@@ -21,11 +21,11 @@ from everyformer.comparison.processes import launch
 from everyformer.comparison.results import Result
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError
-from everyformer.core.foreign import cut
 from everyformer.core.wording import counted
-from everyformer.system.extras import extra_module
 from everyformer.system.signals import GracefulStop
 from everyformer.system.status import status
+from sequence_laws.extras import extra_module
+from sequence_laws.foreign import cut
 
 RETRIES = 2
 """times that Ray begins a training again whose machine, or process of Ray's, is lost"""

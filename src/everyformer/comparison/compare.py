@@ -37,10 +37,10 @@ from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.family.outside import outside_name
-from everyformer.system.memory import size
 from everyformer.system.signals import GracefulStop
 from everyformer.system.status import status
 from everyformer.training.config import TrainingConfig
+from sequence_laws.memory import size
 
 Report = Callable[..., object]
 """``report(results, folder, complete=...)`` writes the page"""

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 from everyformer.comparison.plan import Entrant
 from everyformer.core.errors import EveryformerError
-from everyformer.laws.verdict import LawResult
 from everyformer.system.status import status
+from sequence_laws.verdict import LawResult
 
 TRIED = (
     "causality",
@@ -45,9 +45,9 @@ def with_laws(ready: Sequence[Entrant], *, causal: bool) -> list[Entrant]:
 
 
 def _broken(name: str, causal: bool) -> list[LawResult]:
-    from everyformer.laws.adapters.small_configs import SMALL
-    from everyformer.laws.judging import judge
-    from everyformer.laws.targets import target
+    from sequence_laws.adapters.small_configs import SMALL
+    from sequence_laws.judging import judge
+    from sequence_laws.targets import target
 
     claim = None if name.startswith("hf:") else causal
     with status(f"checking the laws of {name}"):

@@ -12,16 +12,16 @@ import torch
 from everyformer.comparison.config import OWN, CompareConfig
 from everyformer.core.config import Choice, to_dict
 from everyformer.core.errors import ConfigError, GeneError, MissingExtraError
-from everyformer.core.foreign import FAILURES, describe
 from everyformer.data.dataset import Dataset
 from everyformer.family import info
 from everyformer.genes import GENES
 from everyformer.genes.config import Architecture, ModelConfig
-from everyformer.laws.verdict import LawResult
 from everyformer.models.build import build_model
 from everyformer.models.draft import require_read, scales_embedding
 from everyformer.training.config import Precision
 from everyformer.training.spec import RunSpec, model_config, preset, value_of
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.verdict import LawResult
 
 SIZES = frozenset({"width", "layers", "heads", "max_length", "decoder_layers", "patch", "causal"})
 """what a comparison sets for all"""

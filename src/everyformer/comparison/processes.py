@@ -8,9 +8,9 @@ from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from everyformer.system.children import start
 from everyformer.system.signals import GracefulStop
 from everyformer.system.status import show, shows
+from sequence_laws.children import start
 
 IMPORTS = ("everyformer.comparison.worker", "everyformer.comparison.rounds")
 

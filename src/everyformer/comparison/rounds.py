@@ -25,7 +25,6 @@ from everyformer.comparison.decoding import Decoded, Filled, contexts, decode
 from everyformer.core.bounds import Count
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
-from everyformer.core.foreign import FAILURES, describe
 from everyformer.data.dataset import Dataset
 from everyformer.genes.config import ModelConfig
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
@@ -34,6 +33,7 @@ from everyformer.system.signals import GracefulStop, Stopped
 from everyformer.system.status import status
 from everyformer.training.config import Precision
 from everyformer.training.spec import RunSpec, model_config
+from sequence_laws.foreign import FAILURES, describe
 
 if TYPE_CHECKING:
     from everyformer.training.result import TrainResult

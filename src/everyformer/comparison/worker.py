@@ -16,7 +16,6 @@ from everyformer.comparison.files import read_job, write_result
 from everyformer.comparison.results import Result, Trained
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import DataError, EveryformerError
-from everyformer.core.foreign import FAILURES, describe
 from everyformer.core.leaks import leak_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.position import Position
@@ -33,6 +32,7 @@ from everyformer.system.status import status
 from everyformer.training import RunDirectory
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
+from sequence_laws.foreign import FAILURES, describe
 
 LONGEST_STEP = 600.0
 """seconds"""

@@ -38,7 +38,7 @@ class Casting(Protocol):
 
 
 stand_ins: dict[str, Casting] = {}
-"""by kind of device; there are some while a law looks (`everyformer.verification.casting`)"""
+"""by kind of device; there are some while a law looks (`everyformer.checks.casting`)"""
 
 
 def pick_device(device: str, local_rank: int | None = None) -> torch.device:
@@ -95,15 +95,6 @@ def widest(device: torch.device) -> torch.dtype:
 def readable(t: Tensor) -> bool:
     """Whether code may branch on numbers of ``t``: no compiler follows it, and there are some."""
     return not (torch.compiler.is_compiling() or t.is_meta)
-
-
-def seed_all(number: int) -> None:
-    """`torch.manual_seed`, which takes a millisecond to write down, for each kind of device that is
-    not there, who called it."""
-    if torch.accelerator.is_available():
-        torch.manual_seed(number)
-    else:
-        torch.default_generator.manual_seed(number)
 
 
 def random_state(device: torch.device) -> Tensor:

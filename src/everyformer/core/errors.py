@@ -4,20 +4,19 @@ Every error carries the exit code that the command line ends with: 2 for wrong u
 or input (nothing ran), 1 for a job that ran and failed.
 """
 
-import difflib
 import errno
 from collections.abc import Iterable
 from typing import Any
 
-
-class EveryformerError(Exception):
-    """Base of all errors raised on purpose by this library."""
-
-    exit_code: int = 2
-
-
-class ConfigError(EveryformerError, ValueError):
-    """An option, a configuration file or a combination of them is wrong."""
+from sequence_laws.errors import ConfigError as ConfigError
+from sequence_laws.errors import LawsError as EveryformerError
+from sequence_laws.errors import MissingExtraError as MissingExtraError
+from sequence_laws.errors import PluginError as PluginError
+from sequence_laws.errors import ResourceError as ResourceError
+from sequence_laws.errors import ShapeError as ShapeError
+from sequence_laws.errors import UnknownNameError as UnknownNameError
+from sequence_laws.errors import nearest as nearest
+from sequence_laws.errors import unknown as unknown
 
 
 class GeneError(ConfigError):
@@ -26,17 +25,6 @@ class GeneError(ConfigError):
 
 class Spelled(ConfigError):
     """Error that quotes words or a config file as they were given: none are rewritten."""
-
-
-class UnknownNameError(ConfigError, KeyError):
-    """A name that nothing is registered under; the message offers the nearest ones."""
-
-    def __str__(self) -> str:
-        return str(self.args[0])
-
-
-class ShapeError(EveryformerError, ValueError):
-    """A tensor has another shape or dtype than the call expects."""
 
 
 class UnsupportedError(EveryformerError, NotImplementedError):
@@ -57,32 +45,10 @@ class UnsavedError(CheckpointError):
     exit_code = 1
 
 
-class PluginError(EveryformerError, RuntimeError):
-    """A plug-in failed, ended the program, or gave something else than it must."""
-
-    exit_code = 1
-
-
 class LostError(EveryformerError, RuntimeError):
     """The other processes of a run cannot be reached."""
 
     exit_code = 1
-
-
-class MissingExtraError(EveryformerError, ImportError):
-    """An optional dependency is needed; the message names the extra that brings it, or, where it is
-    there and fails, what it says."""
-
-    def __init__(self, package: str, extra: str, purpose: str, fails: str | None = None) -> None:
-        what = f"which cannot be imported ({fails})" if fails else "which is not installed"
-        super().__init__(
-            f"{purpose} needs the package '{package}', {what}; "
-            f"install it with: pip install 'everyformer[{extra}]'"
-        )
-
-
-class ResourceError(EveryformerError, MemoryError):
-    """A request that is larger than this machine; the message holds both numbers."""
 
 
 class DivergedError(EveryformerError, ArithmeticError):
@@ -126,22 +92,8 @@ def refused_by_system(error: OSError) -> EveryformerError:
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A half-sentence that offers the names closest to ``name``; all of them when none is close."""
-    names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
-    if close:
-        return "did you mean " + " or ".join(f"'{c}'" for c in close) + "?"
-    return "known: " + ", ".join(names) if names else "nothing is known under such names"
-
-
 def require_word(name: str, word: Any, known: Iterable[str]) -> None:
     """Refuse a ``word`` given as ``name`` that is none of those that are ``known``."""
     names = tuple(known)
     if word not in names:
         raise ConfigError(f"'{name}' cannot be {word!r}; {nearest(str(word), names)}")
-
-
-def unknown(kind: str, name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a ``kind`` (member, option, verb ...) that does not exist."""
-    return UnknownNameError(f"unknown {kind} '{name}'; {nearest(name, known)}")

@@ -11,13 +11,10 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.foreign import FAILURES, source
 from everyformer.core.mixer import Mixer
+from sequence_laws.foreign import FAILURES, source
+from sequence_laws.inputs import LENGTH, cuts
 
-LENGTH = 32
-"""tokens of which every one is changed"""
-PARTS = 7
-"""places in a longer text where it is tried"""
 TOKENS = 2048
 """of all rows that are computed at once, where one has not more by itself"""
 TOLERANCE = 1e-3
@@ -51,14 +48,6 @@ class Whole(Searched, Protocol):
 
     max_length: int | None
     """tokens that it reads at most, where it says so"""
-
-
-def cuts(length: int) -> list[int]:
-    """Places behind which tokens are changed: all in a short text, and some of a long one that
-    divide no blocks of one size."""
-    if length <= LENGTH:
-        return [*range(length)]
-    return sorted({length * k // PARTS + 1 for k in range(PARTS)} | {length - 1})
 
 
 def of_others(part: object) -> bool:

@@ -6,22 +6,20 @@ They are known in this process and, by an environment variable, in those that it
 import functools
 import hashlib
 import importlib
-import importlib.util
 import os
 import re
 import shlex
-import sys
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stdout
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import FunctionType
 from typing import Any
 
 from everyformer.core.config import Options
-from everyformer.core.errors import ConfigError, PluginError, nearest
-from everyformer.core.foreign import FAILURES, describe, note_package, source
+from everyformer.core.errors import ConfigError
+from sequence_laws.foreign import note_package, source
+from sequence_laws.named import importing, named
 
 VARIABLE = "EVERYFORMER_PLUGINS"
 """the specs of all, with ; between them"""
@@ -29,7 +27,6 @@ BASES: dict[str, str] = {"data": "everyformer.data.kind:Kind"}
 """kind of part -> the base of all its alternatives, of genes as their registries say"""
 TAKEN = ("mixer", "position", "task", "data")
 """kinds that are known by a spec; the others are known by entry points"""
-HOW = "write module:Class or path/file.py:Class"
 MODELS = "EVERYFORMER_MODELS"
 """whole models that were named by who runs this, with ; between them"""
 _registered: dict[str, type[Any]] = {}
@@ -166,7 +163,7 @@ def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     """
     offer = offer_of(entry, kind)
     note_package(entry.module)
-    with _importing(offer):
+    with importing(offer):
         value = entry.load()
     if base is not None:
         _check(value, offer, kind, base)
@@ -202,77 +199,6 @@ def _load(spec: str) -> type[Any]:
     cls: type[Any] = named(spec, what := f"the plugin '{spec}'")
     _check(cls, what, kind_of(cls) or "mixer")
     return cls
-
-
-def named(spec: str, what: str) -> Any:
-    """The thing that ``module:name`` or ``file.py:name`` names; ``what`` begins errors.
-
-    Raises:
-        ConfigError: there is no such thing. PluginError: it cannot be imported.
-    """
-    path, colon, name = spec.rpartition(":")
-    if not colon or not path or not name:
-        raise ConfigError(f"{what} names no class: {HOW}")
-    with _importing(what):
-        module = _file(Path(path)) if path.endswith(".py") else import_named(path)
-    value = getattr(module, name, None)
-    if value is None:
-        known = [known for known, value in vars(module).items() if callable(value)]
-        raise ConfigError(f"{what} has no '{name}'; {nearest(name, known)}")
-    return value
-
-
-@contextmanager
-def _importing(what: str) -> Iterator[None]:
-    """Failures to import in the block become an error that begins with ``what``; prints go to
-    stderr."""
-    try:
-        with redirect_stdout(sys.stderr):
-            yield
-    except ConfigError:
-        raise
-    except FAILURES as error:
-        raise PluginError(f"{what} fails as it is imported: {describe(error)}") from error
-
-
-def import_named(name: str) -> Any:
-    """A module by its name, also one in the working directory."""
-    if not all(part.isidentifier() for part in name.split(".")):
-        raise ConfigError(f"'{name}' is neither a module nor a .py file: {HOW}")
-    folder = os.getcwd()
-    if folder not in sys.path:
-        sys.path.append(folder)
-    note_package(name)
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise
-        raise ConfigError(f"there is no module '{error.name}': install it, or {HOW}") from error
-
-
-def _file(path: Path) -> Any:
-    """A module by its file, which is executed once as long as it stays as it is."""
-    if not path.is_file():
-        raise ConfigError(f"there is no file '{path}'")
-    written = path.stat()
-    return _executed(path.absolute(), written.st_mtime_ns, written.st_size)
-
-
-@functools.cache
-def _executed(path: Path, *written: int) -> Any:
-    """A module by its file, as it was ``written``: when, and how many bytes."""
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    # one name a path: the compiler finds what a class reads by the name of its module
-    name = f"everyformer_plugin_{path.stem}_{hashlib.sha256(bytes(path)).hexdigest()[:8]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 def _taken(cls: type[Any], other: type[Any]) -> ConfigError:

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from everyformer.core.devices import autocasts
 from everyformer.core.errors import PluginError
-from everyformer.core.foreign import source
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
+from sequence_laws.foreign import source
 
 
 class Named(Protocol):

@@ -28,7 +28,7 @@ from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.rl.walks import GraphWalk
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 WALKS = 1000
 LARGEST = 10_000_000

@@ -42,7 +42,7 @@ from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import spread
 from everyformer.data.sources import PICTURES, Entry, Source, open_source
 from everyformer.data.table import TABLES
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -13,7 +13,7 @@ from tqdm import tqdm
 
 from everyformer.core.errors import DataError
 from everyformer.data.sources import Entry, Source
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16B"}
 DEEP_MODES = {"I", "I;16", "I;16B"}

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from everyformer.core.errors import DataError
 from everyformer.core.wording import counted, shortened
 from everyformer.data.sources import Entry, Source, reading, text_lines
-from everyformer.system.extras import extra_module
 from everyformer.system.plain import from_json
+from sequence_laws.extras import extra_module
 
 JSON_LINES = {".jsonl", ".ndjson"}
 PARQUET = {".parquet"}

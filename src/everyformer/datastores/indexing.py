@@ -31,7 +31,7 @@ from everyformer.datastores.texts import Texts, Window, windows
 from everyformer.models.base import Model
 from everyformer.models.language import LanguageModel
 from everyformer.system.fingerprint import weights_digest
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 COMMIT = 64
 """batches between two commits"""

@@ -9,11 +9,11 @@ from typing import Any
 
 from everyformer.core.config import Choice
 from everyformer.data.selection import spread
-from everyformer.engines.flops import count_flops
 from everyformer.exits.calibration import Calibration, Text
 from everyformer.genes.depth import DEPTH
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
+from sequence_laws.flops import count_flops
 
 ALONE = 4
 """prompts that are continued one by one, to be timed"""

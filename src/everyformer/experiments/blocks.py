@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
-from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import panels, plot, plot_bars
 from everyformer.experiments.measures import held_out, load, scored_accuracy
 from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.genes.mixers.patterned import PatternAttention
 from everyformer.models.build import create_mixer, create_model
+from sequence_laws.flops import count_flops
 
 BLOCK, SYMBOLS = 8, 16
 DISTANCE = 4 * BLOCK

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
-from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import lines, panels, plot
 from everyformer.experiments.measures import accuracy, held_out, load, mean
 from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_mixer
+from sequence_laws.flops import count_flops
 
 LENGTHS = (512, 1024, 2048, 4096)
 TEXT = 64

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.engines.flops import count_flops
 from everyformer.engines.kernel.attention import ask, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
@@ -21,6 +20,7 @@ from everyformer.experiments.figures import lines, panels, plot
 from everyformer.experiments.measures import accuracy, held_out, load, mean
 from everyformer.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_mixer
+from sequence_laws.flops import count_flops
 
 SIZE, TOKENS = 16, 512
 """D and L of the estimates"""

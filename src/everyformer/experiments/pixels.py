@@ -8,7 +8,6 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
-from everyformer.engines.flops import count_flops
 from everyformer.experiments.figures import panels, plot
 from everyformer.experiments.measures import held_out, load, model_for
 from everyformer.experiments.study import Outcome, Study, experiment
@@ -16,6 +15,7 @@ from everyformer.generation.pixels import draw_images
 from everyformer.genes.mixers.sparse_transformer import SparseTransformer
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
+from sequence_laws.flops import count_flops
 
 ROWS, COLUMNS, LEVELS, SAME = 12, 16, 8, 0.9
 """pictures of columns: a cell has the level of the one above, but for one in ten"""

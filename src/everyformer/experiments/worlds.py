@@ -11,7 +11,7 @@ from everyformer.models.decision import DecisionModel
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
 from everyformer.rl.walks import episode_seed, record
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 MOVES = ((-1, 0), (0, 1), (1, 0), (0, -1))
 SIDE, ROOM, MIDDLE = 2, 3, 2

@@ -18,7 +18,7 @@ from everyformer.family.derived import row_of
 from everyformer.family.outside import outside_name, outside_row
 from everyformer.family.rows import BASELINES, FAMILY
 from everyformer.genes import GENES
-from everyformer.laws.names import is_target
+from sequence_laws.names import is_target
 
 
 def list_members(*, task: str | None = None, abilities: tuple[str, ...] = ()) -> list[Member]:

@@ -6,11 +6,11 @@ from typing import Any
 
 from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError, GeneError, PluginError
-from everyformer.core.foreign import FAILURES, describe, source
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.plugins import kind_of
 from everyformer.core.tasks import DECISION, LM, MLM, PIXELS, TASKS
 from everyformer.genes import plain_genes
+from sequence_laws.foreign import FAILURES, describe, source
 
 WIDTH = 16
 """of the mixer that is built"""

@@ -9,7 +9,7 @@ from everyformer.core.plugins import placed
 from everyformer.core.tasks import TASKS
 from everyformer.core.twins import twin
 from everyformer.genes import plain_genes
-from everyformer.laws.names import is_target
+from sequence_laws.names import is_target
 
 _WHOLE = "it is read whole, whatever cache it has"
 

@@ -204,8 +204,8 @@ FAMILY: tuple[Member, ...] = (
              "(m + n) d, constant", {"m": 128, "n": 128}),
         "recalls what lies further back than Transformer-XL with as many rows of memory reaches",
         bidirectional=_NO_PAST, cross=_NO_CROSS_DISTANCE,
-        exempt={"chunks": "what is compressed when depends on where segments begin; equal segments "
-                "give equal results, and at rate 1 any do"},
+        exempt={"streaming": "what is compressed when depends on where segments begin; equal "
+                "segments give equal results, and at rate 1 any do"},
         gene="memory", group="memory of the past",
     ),
     Member(

@@ -34,8 +34,8 @@ from everyformer.generation.config import BeamConfig
 from everyformer.generation.sampling import check_scores, initial_state
 from everyformer.models.base import Model
 from everyformer.models.seq2seq import EncoderDecoder
-from everyformer.system.extras import extra_module
-from everyformer.system.memory import check_memory
+from sequence_laws.extras import extra_module
+from sequence_laws.memory import check_memory
 
 
 @dataclass(frozen=True, order=True)

@@ -19,7 +19,7 @@ from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import draw, initial_state
 from everyformer.models.base import Model
 from everyformer.models.pixels import DrawingModel, SuperResolution
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 
 @torch.inference_mode()

@@ -37,9 +37,9 @@ from everyformer.core.tasks import TASKS
 from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
 from everyformer.engines.ranges import HALF
 from everyformer.models.base import Model
-from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, file_written_whole
 from everyformer.system.plain import to_json
+from sequence_laws.extras import extra_module
 
 ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
@@ -178,8 +178,12 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
 
 
 def _about(model: Model) -> str:
-    """What is written beside a program: the configuration, and the longest sequence."""
-    return to_json({"config": to_dict(model.config), "longest": model.longest})
+    """What is written beside a program: the configuration, the longest sequence, and what
+    `sequence_laws` asks of it: the tokens that it reads, and whether later ones are not seen."""
+    task = TASKS[model.config.task]
+    told = {"vocabulary": model.config.vocabulary, "causal": task.forward_only}
+    about = {"config": to_dict(model.config), "longest": model.longest}
+    return to_json(about | {"text": told if task.embeds_text else None})
 
 
 def _ending(model: object, path: str | Path, suffix: str) -> Path:

@@ -1,6 +1,6 @@
 """Whole models of someone else beside members: file.py:factory, module:factory, hf:NAME.
 
-What the factory takes of sizes is given to it (`everyformer.laws.targets`), so that it is as wide
+What the factory takes of sizes is given to it (`sequence_laws.targets`), so that it is as wide
 and deep as the members that it is compared with. A model of tokens gives logits at each position,
 or hidden states, which then have an output layer here; one of features (B, L, width) stands where
 the layers of a member would, in any task.
@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from everyformer.core.config import field_types
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
-from everyformer.core.foreign import describe
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
@@ -22,10 +21,11 @@ from everyformer.core.plugins import allowed_model
 from everyformer.core.state import StackState
 from everyformer.core.twins import twin
 from everyformer.genes.config import Architecture, ModelConfig
-from everyformer.laws.adapters.plain import UnreadError
-from everyformer.laws.causality import glance
-from everyformer.laws.subject import Subject
-from everyformer.laws.targets import target
+from sequence_laws.adapters.plain import UnreadError
+from sequence_laws.causality import glance
+from sequence_laws.foreign import describe
+from sequence_laws.subject import Subject
+from sequence_laws.targets import target
 
 INNER = tuple({*field_types(Architecture)} - {"width", "layers", "heads", "max_length", "causal"})
 """options of a model that are no sizes"""

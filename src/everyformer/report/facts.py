@@ -11,8 +11,8 @@ from everyformer.core.measures import METRICS
 from everyformer.core.wording import counted
 from everyformer.report.headline import doubts
 from everyformer.report.words import brief, interval, quality
-from everyformer.system.memory import size
 from everyformer.training.config import BUDGETS
+from sequence_laws.memory import size
 
 HARDLY = 5
 """times the budget from which on a smaller model is named beside it"""

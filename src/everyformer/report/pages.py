@@ -14,6 +14,7 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
+from everyformer.checks.verify import LAWS, exemption
 from everyformer.core.config import Choice
 from everyformer.core.explained import docs_of
 from everyformer.core.member import Member
@@ -32,7 +33,6 @@ from everyformer.report.positions import offered
 from everyformer.report.style import save_figure
 from everyformer.system.files import write_text
 from everyformer.system.plain import from_json
-from everyformer.verification.verify import LAWS, OF_LAYERS, exemption
 
 BEGIN, END = "<!-- made by `make docs` -->", "<!-- end -->"
 """marks in the README, between which the table of members stands"""
@@ -121,8 +121,11 @@ def gene_page(gene: str, name: str) -> str:
     lines = [f"# The {gene} `{name}`", "", asked, ""]
     lines += _usage([f"model = {call})"], f"everyformer train attention {TASKS[LM].train} {flags}")
     lines += [*_text(gene, name), *_options(gene, record.typed(Choice(name)))]
-    drawn = " and ".join(f"*{law}*" for law in OF_LAYERS)
-    lines += ["## Laws", "", f"{LAWS_LINK}: {drawn} try it around the layers of every member."]
+    lines += [
+        "## Laws",
+        "",
+        f"{LAWS_LINK}: *conditions* tries it around the layers of every member.",
+    ]
     lines += ["", "## Members", "", f"Those that have it: {who}."]
     return "\n".join(lines) + "\n"
 

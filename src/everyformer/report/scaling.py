@@ -9,7 +9,7 @@ from everyformer.comparison.results import Results, points
 from everyformer.core.wording import MOST_NAMES, few, listed
 from everyformer.report.lines import Lines
 from everyformer.report.style import Drawing, Styles, label_decades, new_figure, styled
-from everyformer.system.memory import size as bytes_in_words
+from sequence_laws.memory import size as bytes_in_words
 
 
 @styled

@@ -21,7 +21,7 @@ from everyformer.core.measures import METRICS
 from everyformer.report.headline import decided
 from everyformer.report.selection import baseline, crowded
 from everyformer.report.words import apart, between, brief, contexts_of, faster_from, interval
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 MINUS = "\u2212"
 """as wide as a plus"""

@@ -17,10 +17,10 @@ from everyformer.core.errors import DataError, UnsupportedError, nearest
 from everyformer.rl.episode import Episode
 from everyformer.rl.spaces import Space
 from everyformer.rl.trajectories import Trajectories
-from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded
 from everyformer.system.sealed import DamagedError
 from everyformer.system.status import status
+from sequence_laws.extras import extra_module
 
 DATA, FACTS, ARRAYS = "data", "metadata.json", "main_data.hdf5"
 MINARI = "minari:"

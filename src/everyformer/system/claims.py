@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from everyformer.system.memory import check_memory, is_out_of_memory, out_of_memory
+from sequence_laws.memory import check_memory, is_out_of_memory, out_of_memory
 
 FACTORIES = (
     "empty",

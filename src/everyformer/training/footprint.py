@@ -8,9 +8,9 @@ from torch import nn
 from everyformer.core.errors import ConfigError
 from everyformer.data.dataset import Dataset
 from everyformer.data.text import TextDataset
-from everyformer.system.memory import check_memory
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.world import World
+from sequence_laws.memory import check_memory
 
 MOMENTS = 3
 """tensors beside each trained weight: its gradient and AdamW's two moments"""

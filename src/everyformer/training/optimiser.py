@@ -16,10 +16,10 @@ from torch.nn.utils import clip_grads_with_norm_, get_total_norm
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from everyformer.core.errors import PluginError, UnsupportedError
-from everyformer.core.foreign import source
 from everyformer.core.mixer import Mixer
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import whole
+from sequence_laws.foreign import source
 
 
 def parameter_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.devices import seed_all
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.modules import memories_of
 from everyformer.core.outputs import ModelOutput
@@ -28,10 +27,11 @@ from everyformer.core.state import StackState, filled, named_tensors
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.engines.drawing import piece_of_rows
-from everyformer.engines.flops import count_flops
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.shared import Shared
 from everyformer.training.parallel.world import World
+from sequence_laws.flops import count_flops
+from sequence_laws.inputs import seed_all
 
 Backward = Callable[..., dict[str, float]]
 """a batch, ``slices``, ``precision`` -> its losses by name; weights have their gradient added"""

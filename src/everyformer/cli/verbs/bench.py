@@ -11,7 +11,7 @@ from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Part, Whole
 from everyformer.core.config import to_dict
 from everyformer.family import info, list_members
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from everyformer.core import plugins as own
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, names
-from everyformer.laws.names import is_target
 from everyformer.report.terminal import render
 from everyformer.system.files import expanded
 from everyformer.training.config import TrainingConfig
+from sequence_laws.names import is_target
 
 
 @dataclasses.dataclass(frozen=True)

@@ -96,7 +96,7 @@ def run(options: DoctorOptions) -> int:
 
 
 def _ways(member: str, length: int, machine: bool) -> int:
-    from everyformer.verification.ways import ways_of
+    from everyformer.checks.ways import ways_of
 
     calls = ways_of(member, length)
     if machine:
@@ -176,7 +176,7 @@ def _untried(versions: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
 
 def room() -> dict[str, str]:
     """Load, free memory and free disk, in words."""
-    from everyformer.system.memory import free_memory, size
+    from sequence_laws.memory import free_memory, size
 
     averages = load_averages()
     load = UNKNOWN if averages is None else ", ".join(f"{n:.1f}" for n in averages)

@@ -16,7 +16,7 @@ from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS, tasks_called
 from everyformer.family import list_members
 from everyformer.genes.config import Architecture
-from everyformer.system.memory import size
+from sequence_laws.memory import size
 
 ABILITIES = {
     "causal": "causal",

@@ -5,22 +5,24 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
 import tyro
 
-from everyformer.cli.console import emit, table
+from everyformer.cli.console import emit
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
-from everyformer.laws.names import GROUPS, is_target
 from everyformer.system.files import expanded
+from sequence_laws.command import line, told, verdicts
+from sequence_laws.names import GROUPS, is_target
+from sequence_laws.verdict import LawResult
 
-if TYPE_CHECKING:
-    from everyformer.laws.verdict import LawResult
+OF_ANYONE = ("causal", "vocabulary", "width", "claims")
+"""options that say what a model of anyone is"""
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,9 @@ class VerifyOptions(Options):
     position: str | None = None
     """a position to check, alone or beside members: the laws of attention with it"""
     laws: tuple[str, ...] = ()
-    """laws to check (default: all): equation, causality, chunks, padding, limits, numbers, cost,
-    compiles, keeps, reproducible, bidirectional, devices, traffic; of models of anyone: causality,
-    streaming, padding, packing, batch, lengths, numbers, gradients, order, determinism, saving,
-    compiles, growth"""
+    """laws to check (default: all): causality, streaming, padding, packing, numbers, gradients,
+    determinism, saving, compiles, cost; of members also equation, limits, bidirectional,
+    conditions, devices, traffic; of models of anyone also batch, lengths, order"""
     device: str = "cpu"
     """of members: where tensors live: cpu, cuda ..., auto"""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
@@ -52,7 +53,7 @@ class VerifyOptions(Options):
     width: Count | None = None
     """of a model of anyone: it reads features of so many channels (default: found by trying)"""
     claims: str | None = None
-    """of a model of anyone: growth with length that it claims: constant, linear, quadratic, or an
+    """of a model of anyone: cost that it claims, by length: constant, linear, quadratic, or an
     exponent"""
     out: str = "runs/laws"
     """of hf:all: folder of the verdicts, with which it goes on where it ended"""
@@ -81,15 +82,15 @@ def run(options: VerifyOptions) -> int:
     results = []
     for result in _verdicts(options):
         results.append(result)
-        say(f"{result.member:<12} {result.law:<13} {result.status:<7} {result.detail}")
+        say(line(result))
     if options.junit is not None:
-        from everyformer.laws.junit import write_junit
+        from sequence_laws.junit import write_junit
 
         write_junit(results, expanded(options.junit))
     if options.json:
         emit([dataclasses.asdict(r) for r in results])
     else:
-        _print(results)
+        print(told(results))
     return 1 if any(r.status == "failed" for r in results) else 0
 
 
@@ -101,58 +102,26 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         members.append(GENES["position"].alternatives.get(options.position).name)
     for name in members:
         info(name)
-    if members and foreign and options.laws:
-        raise ConfigError(
-            f"--laws has other names for members ({members[0]}) than for models of anyone "
-            f"({foreign[0]}): check them in two calls"
-        )
     if foreign and (options.device, options.precision) != ("cpu", "float64"):
         raise ConfigError(
             f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
             "leave out --device and --precision"
         )
-    said = (options.causal, options.vocabulary, options.width, options.claims)
-    if said != (None,) * 4 and {*foreign} <= {*GROUPS}:
+    said = any(getattr(options, name) is not None for name in OF_ANYONE)
+    if said and {*foreign} <= {*GROUPS}:
         raise ConfigError(
             "--causal, --vocabulary, --width and --claims are of a model of anyone, as "
             f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"
         )
+    if foreign:
+        from sequence_laws.judging import known_laws
+
+        known_laws(options.laws)  # before those of members are tried
     if members or not foreign:
-        from everyformer.verification.verify import verify
+        from everyformer.checks.verify import verify
 
         where = {"device": options.device, "dtype": options.precision}
         yield from verify(members, laws=options.laws, full=options.full, **where)
-    for name in foreign:
-        from everyformer.laws.judging import judge, known_claim, known_laws
-        from everyformer.laws.sweep import classes, sweep
-        from everyformer.laws.targets import target
-
-        laws = known_laws(options.laws)
-        claim = known_claim(options.claims, laws)
-        if name in GROUPS:
-            folder, limit = expanded(options.out), options.seconds
-            yield from sweep(classes(name), folder, laws, seconds=limit, jobs=options.jobs)
-            continue
-        reads: dict[str, Any] = {"vocabulary": options.vocabulary, "width": options.width}
-        yield from judge(target(name, causal=options.causal, **reads), laws, claim)
-
-
-def _print(results: list[LawResult]) -> None:
-    members = list(dict.fromkeys(r.member for r in results))
-    laws = list(dict.fromkeys(r.law for r in results))
-    signs = {"held": "ok", "exempt": "-", "undecided": "?", "said": "*", "failed": "FAIL"}
-    marks = {(r.member, r.law): signs[r.status] for r in results}
-    rows = [(m, *(marks.get((m, law), "") for law in laws)) for m in members]
-    print(table(("member", *laws), rows))
-    for status, mark in signs.items():
-        for r in results:
-            if r.status == status != "held":
-                print(f"{mark.replace('FAIL', 'FAILED')} {r.member}, {r.law}: {r.detail}")
-                if r.reproduction:
-                    print(f"\n{r.reproduction}\n")
-    count = {status: sum(r.status == status for r in results) for status in signs}
-    print(
-        f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply"
-        + (f", {count['undecided']} not judged" if count["undecided"] else "")
-        + (f", {count['said']} said" if count["said"] else "")
-    )
+    if foreign:
+        given = {name: getattr(options, name) for name in (*OF_ANYONE, "out", "seconds", "jobs")}
+        yield from verdicts(foreign, options.laws, **given)

@@ -18,7 +18,7 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, check_size
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 SIDES = ("source", "target")
 LANGUAGE = re.compile(r">>.*?<<", re.DOTALL)

@@ -10,8 +10,8 @@ import numpy as np
 
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.base import SEPARATOR, Tokenizer, check_size, pieces
-from everyformer.system.extras import extra_module
 from everyformer.system.plain import from_json
+from sequence_laws.extras import extra_module
 
 TRAINING_TEXT = 64 << 20
 """Characters of text that a BPE vocabulary is learned from, at most."""

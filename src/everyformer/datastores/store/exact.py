@@ -15,7 +15,7 @@ from torch import Tensor
 from everyformer.core.dispatch import take
 from everyformer.core.errors import MissingExtraError
 from everyformer.engines.content.best import largest
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 Distance = Literal["l2", "cosine"]
 

@@ -26,8 +26,8 @@ from everyformer.core.errors import (
     unwritable,
 )
 from everyformer.core.wording import listed
-from everyformer.system.memory import size
 from everyformer.system.sealed import read_json, write_json
+from sequence_laws.memory import size
 
 ROWS, RECORD, PROGRESS = "rows", "store.json", "progress.json"
 KEYS, VALUES, LOCK = "keys.bin", "values.bin", ".lock"

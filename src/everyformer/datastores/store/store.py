@@ -40,8 +40,8 @@ from everyformer.datastores.store.record import (
 )
 from everyformer.system.files import expanded
 from everyformer.system.machine import cores
-from everyformer.system.memory import size
 from everyformer.system.sealed import DamagedError
+from sequence_laws.memory import size
 
 
 @dataclass(frozen=True, eq=False)

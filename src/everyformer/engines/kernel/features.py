@@ -27,7 +27,7 @@ from everyformer.core.choices import choose
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.ranges import full_precision, widened
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 Draw = Literal["iid", "orthogonal", "regularised"]
 DRAWS: tuple[Draw, ...] = ("iid", "orthogonal", "regularised")

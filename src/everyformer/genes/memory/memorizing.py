@@ -49,7 +49,7 @@ from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.memory.base import Memory, Recalled, Segment, Tokens
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 EPSILON = 1e-6
 """added to squared lengths"""

@@ -31,7 +31,7 @@ from everyformer.core.position import Sizes, normal_table
 from everyformer.core.trials import Make, Pair, Trials
 from everyformer.genes.positions import POSITIONS
 from everyformer.genes.positions.base import AdditivePosition, at_zero
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 
 @dataclass(frozen=True)

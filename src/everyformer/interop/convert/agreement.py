@@ -18,7 +18,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.interop.convert.folder import widest
 from everyformer.interop.convert.rules import Report
 from everyformer.models.base import Model
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 LARGEST = 200_000_000
 """parameters of a model that is compared, at most: both are held in float64 for it"""

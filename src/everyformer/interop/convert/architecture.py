@@ -20,7 +20,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.interop.convert.agreement import quiet
 from everyformer.interop.convert.rules import Rule
-from everyformer.system.extras import extra_module
+from sequence_laws.extras import extra_module
 
 ALL_BIASES = ("query", "key", "value", "output")
 ACTIVATIONS = {

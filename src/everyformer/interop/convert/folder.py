@@ -13,10 +13,10 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, UnsupportedError
 from everyformer.core.wording import few
-from everyformer.system.extras import extra_module
 from everyformer.system.files import expanded, require_regular
 from everyformer.system.plain import from_json
 from everyformer.training.storage import read_tensors
+from sequence_laws.extras import extra_module
 
 FILES = ("*.json", "*.safetensors", "*.spm")
 """files that are read of a checkpoint on the hub"""

@@ -21,12 +21,12 @@ from torch import Tensor, nn
 
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError, EveryformerError, LostError, PluginError
-from everyformer.core.foreign import source
 from everyformer.core.wording import listed
 from everyformer.data.batch import Portion
 from everyformer.system.fingerprint import raw_bytes
 from everyformer.training.config import Parallel
 from everyformer.training.parallel.shared import Replicated
+from sequence_laws.foreign import source
 
 WAIT = timedelta(seconds=60)
 """in which all processes of a run must come together"""

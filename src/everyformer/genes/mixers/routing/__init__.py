@@ -68,7 +68,7 @@ from everyformer.genes.mixers.routing.function import (
     routing_weights_reference,
 )
 from everyformer.genes.mixers.routing.trials import TRIALS
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,7 @@ from everyformer.genes.mixers.sinkhorn.sorting import (
     sorted_blocks,
 )
 from everyformer.genes.mixers.sinkhorn.trials import TRIALS
-from everyformer.system.memory import check_memory
+from sequence_laws.memory import check_memory
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,103 @@
+"""torch's own layers: encoders (with their masks, False: is real) and recurrent networks."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sequence_laws.inputs import Inputs
+from sequence_laws.subject import Subject
+
+Encoders = (nn.TransformerEncoder, nn.TransformerEncoderLayer)
+
+
+class Encoder(Subject):
+    """`nn.TransformerEncoder` and its layer; ``causal`` gives them torch's causal mask."""
+
+    masks = ("right", "left", "holes")
+
+    @property
+    def rows_first(self) -> bool:
+        """True if inputs are (B, L, d)."""
+        return any(getattr(m, "batch_first", False) for m in self.model.modules())
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """One pass; a row of nothing but padding is read as it is."""
+        mask = None
+        if self.causal:
+            length = x.shape[1]
+            mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        padding = None if keep is None else ~keep
+        given = x if self.rows_first else x.transpose(0, 1)
+        layers = isinstance(model, nn.TransformerEncoder)
+        named = {"mask" if layers else "src_mask": mask, "src_key_padding_mask": padding}
+        y: Tensor = model(given, **named)
+        return y if self.rows_first else y.transpose(0, 1)
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of it."""
+        turn = "" if self.rows_first else ".transpose(0, 1)"
+        word = "mask" if isinstance(self.model, nn.TransformerEncoder) else "src_mask"
+        future = f"torch.ones({x}.shape[1], {x}.shape[1]).bool().triu(1)"
+        mask = f", {word}={future}" if self.causal else ""
+        padding = "" if keep is None else f", src_key_padding_mask=~{keep}"
+        return f"model({x}{turn}{mask}{padding}){turn}"
+
+
+class Recurrent(Subject):
+    """`nn.RNN`, `nn.GRU`, `nn.LSTM`, whose cache is their state."""
+
+    streams = True
+
+    def call(self, model: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
+        """One pass from a state of zeros."""
+        return self.feed(model, x, None)[0]
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of it."""
+        turn = "" if self.model.batch_first else ".transpose(0, 1)"
+        return f"model({x}{turn})[0]{turn}"
+
+    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the state behind them."""
+        y, state = model(x if model.batch_first else x.transpose(0, 1), cache)
+        return (y if model.batch_first else y.transpose(0, 1)), state
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        if self.model.batch_first:
+            return ["feed = model"]
+        return [
+            "def feed(x, cache):",
+            "    y, cache = model(x.transpose(0, 1), cache)",
+            "    return y.transpose(0, 1), cache",
+        ]
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """The state with its rows (its second dimension) in another order."""
+        if isinstance(cache, tuple):
+            return tuple(part[:, rows] for part in cache)
+        return cache[:, rows]
+
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        if isinstance(cache, tuple):
+            return ["cache = tuple(part[:, rows] for part in cache)"]
+        return ["cache = cache[:, rows]"]
+
+
+def encoder(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of an encoder; both ways unless it is said to be causal."""
+    if not isinstance(model, Encoders):
+        return None
+    width = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention)).embed_dim
+    known["causal"] = bool(known.get("causal"))
+    return Encoder(model, name, Inputs(width=width), **known)
+
+
+def recurrent(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a recurrent network; causal unless it is bidirectional, which is no claim."""
+    if not isinstance(model, nn.RNNBase):
+        return None
+    known["causal"] = not model.bidirectional or bool(known.get("causal"))
+    return Recurrent(model, name, Inputs(width=model.input_size), **known)

@@ -1,0 +1,233 @@
+"""Lengths, order, determinism and gradients: what a model does with what it may be given."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sequence_laws.foreign import FAILURES, cut
+from sequence_laws.inputs import first, seed
+from sequence_laws.subject import TRIED, Subject
+from sequence_laws.verdict import LawBroken, NotJudged, few
+
+
+def lengths(subject: Subject) -> str:
+    """One input, odd lengths and one beyond the longest: a right answer or a clear error.
+
+    An answer is right if it is finite (what a causal model answers to fewer inputs is looked at by
+    causality). An error is clear if it names a length, a limit or a multiple.
+
+    Raises:
+        LawBroken: an error that says nothing, or an answer that is not right.
+    """
+    taken, longest = subject.lengths(), subject.max_length()
+    if not taken:
+        raise NotJudged("it takes no length from 1 to 65", "undecided")
+    beyond = [longest + 1] if longest is not None and longest <= 128 else []
+    beyond += [length for length in TRIED if length > taken[-1]][:1]
+    refused = []
+    for length in sorted({1, 2, 3, 5, 9, 17, 33, *beyond}):
+        x = subject.inputs.draw(1, length)
+        try:
+            y = subject.exact(x)
+        except Exception as error:  # whatever a model says of a length
+            refused.append(length)
+            if not clear(error, length):
+                says = f"{type(error).__name__}: {cut(str(error))[:150]}"
+                limit = f" (its limit: {longest})" if length in beyond else ""
+                raise LawBroken(
+                    f"length {length}{limit} ends in an error that names no length: {says}",
+                    subject.code(subject.inputs.code(1, length), subject.call_code("x")),
+                ) from error
+            continue
+        if not torch.isfinite(y).all():
+            raise LawBroken(
+                f"outputs at length {length} are not finite",
+                subject.code(
+                    subject.inputs.code(1, length), f"print({subject.call_code('x')}.isfinite())"
+                ),
+            )
+    some = f"takes {taken[0]} to {taken[-1]}"
+    return some + (f"; refuses {', '.join(map(str, refused))} clearly" if refused else "")
+
+
+def clear(error: Exception, length: int) -> bool:
+    """True if an error tells a user that the length is at fault."""
+    text = str(error).lower()
+    words = ["length", "sequence", "position", "multiple", "divisible", "context", "too long"]
+    words += [str(length)] if length > 9 else []  # smaller numbers stand in any message
+    return not isinstance(error, IndexError) and any(word in text for word in words)
+
+
+def order(subject: Subject) -> str:
+    """Part that the order of inputs has: said, not judged."""
+    length = subject.usual()
+    x, turned = subject.inputs.draw(1, length), torch.arange(length).roll(2).flip(0)
+    if subject.pools:
+        off = (subject.exact(x[:, turned]) - subject.exact(x)).abs().max()
+    elif subject.causal:  # the last output has seen all
+        turned = torch.cat((turned[turned != length - 1], torch.tensor([length - 1])))
+        off = (subject.exact(x[:, turned]) - subject.exact(x))[:, -1].abs().max()
+    else:
+        off = (subject.exact(x[:, turned]) - subject.exact(x)[:, turned]).abs().max()
+    sees = float(off) > subject.bound(x)
+    detail = "it sees the order of its inputs" if sees else "it sees no order: inputs are a set"
+    raise NotJudged(detail, "said")
+
+
+def determinism(subject: Subject) -> str:
+    """Equal inputs and random numbers give equal outputs, in evaluation and in training; of a
+    `strict` subject a training that is saved and resumed has the losses of one that is not.
+
+    Raises:
+        LawBroken: they do not.
+    """
+    for training in (False, True) if subject.doubles else (False,):
+        x = subject.inputs.draw(2, subject.usual(training))
+        first, second = (subject.exact(x, training=training) for _ in range(2))
+        if not torch.equal(first, second):
+            mode = "training" if training else "evaluation"
+            off = float((first - second).abs().max())
+            raise LawBroken(
+                f"two runs in {mode} with the same random numbers differ by {off:.2g}",
+                subject.code(
+                    subject.inputs.code(2, x.shape[1]),
+                    "torch.manual_seed(0)",
+                    f"y = {subject.call_code('x')}",
+                    "torch.manual_seed(0)",
+                    f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                    training=training,
+                ),
+            )
+    x = subject.inputs.draw(2, subject.usual())
+    resumed = f"; {resumes(subject, x)}" if subject.strict and subject.doubles else ""
+    draws = subject.doubles and random(subject, x)
+    drawn = " (it draws random numbers in evaluation)" if draws else ""
+    return "same inputs and random numbers, same outputs" + drawn + resumed
+
+
+def resumes(subject: Subject, x: Tensor) -> str:
+    """Losses of four steps are equal, also where weights and optimiser come from files after two.
+
+    Raises:
+        LawBroken: they are not.
+    """
+    whole = losses(subject, x, stop=None)
+    for stop, run in ((None, "two equal runs"), (2, "a run and one that was resumed")):
+        off = float((losses(subject, x, stop) - whole).abs().max())
+        if not off <= subject.bound(x):
+            raise LawBroken(f"losses of {run} differ by {off:.2g}")
+    return "a training resumes as it was"
+
+
+def losses(subject: Subject, x: Tensor, stop: int | None) -> Tensor:
+    """Of four steps of a training, which is stored and read before step ``stop``."""
+    model, wide, found = subject.copy(training=True), subject.widened(x), []
+    optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(4):
+        if step == stop:
+            moments = optimiser.state_dict()
+            model = subject.stored(model, subject.copy(training=True)).train()
+            optimiser = torch.optim.AdamW(model.parameters(), lr=1e-2)
+            optimiser.load_state_dict(moments)
+        subject.seed(step)
+        with subject.exactly():
+            loss = subject.objective(model, wide)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        found.append(loss.detach())
+    return torch.stack(found)
+
+
+def random(subject: Subject, x: Tensor) -> bool:
+    """True if outputs in evaluation depend on random numbers."""
+    ys = []
+    for number in (0, 1):
+        with torch.no_grad(), subject.exactly():
+            model, wide = subject.copy(), subject.widened(x)
+            seed(number)
+            ys.append(subject.called(model, wide))
+    return not torch.equal(*ys)
+
+
+def gradients(subject: Subject) -> str:
+    """Every parameter that asks for a gradient gets one, in evaluation or in training, once weights
+    have left their start.
+
+    Raises:
+        LawBroken: names of parameters without, or that outputs carry none.
+        NotJudged: no parameter asks for one.
+    """
+    subject.require_weights()
+    if not any(p.requires_grad for p in subject.model.parameters()):
+        raise NotJudged("none of its parameters asks for a gradient")
+    most = max([subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1])])
+    x = subject.inputs.draw(4, most)  # beyond windows and blocks
+    try:
+        model = differentiated(subject, x, training=False)
+    except FAILURES:  # some can be differentiated in training alone
+        x = subject.inputs.draw(4, subject.usual(training=True))
+        model = differentiated(subject, x, training=True)
+    every = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    idle = subject.idle
+    asked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
+    missing = without(asked)
+    if missing and not model.training and subject.lengths(training=True):
+        trained = differentiated(subject, x, training=True)  # some losses are of training alone
+        missing = without({n: p for n, p in trained.named_parameters() if n in missing})
+    if missing:
+        raise LawBroken(
+            f"{len(missing)} of {len(asked)} parameters get no gradient: {few(missing)}",
+            subject.code(
+                subject.inputs.code(4, x.shape[1]),
+                f"{subject.call_code('x')}.square().sum().backward()",
+                "print([n for n, p in model.named_parameters() if p.grad is None])",
+                gradients=True,
+            ),
+        )
+    rest = len(every) - len(asked)
+    others = f"; {rest} {subject.idles}" if rest else ""
+    return f"{len(asked)} parameters get a gradient{others}"
+
+
+def without(weights: dict[str, nn.Parameter]) -> list[str]:
+    """Names of weights that have no gradient."""
+    return [n for n, p in weights.items() if p.grad is None or not p.grad.any()]
+
+
+def differentiated(subject: Subject, x: Tensor, *, training: bool) -> nn.Module:
+    """A model whose weights have left their start, with gradients of all that it gives."""
+    model = subject.copy(training=training)
+    with torch.no_grad():
+        generator = torch.Generator().manual_seed(0)
+        for weight in model.parameters():  # zeros at the start would hide what is behind them
+            noise = torch.randn(weight.shape, generator=generator, dtype=torch.float64)
+            weight.add_(0.02 * noise.to(weight))
+    with subject.exactly():
+        seed(0)
+        result = subject.call(model, subject.widened(x))
+        every = _tensors(result) or [first(result)]  # of a record
+        parts = [part for part in every if part.requires_grad]
+        if not parts:
+            raise LawBroken(
+                "its outputs carry no gradient, as behind torch.no_grad() or detach()",
+                subject.code(
+                    subject.inputs.code(*x.shape[:2]),
+                    f"print({subject.call_code('x')}.requires_grad)  # False",
+                    gradients=True,
+                ),
+            )
+        torch.autograd.backward([(part * part.detach().cos()).sum() for part in parts])
+    return model
+
+
+def _tensors(result: Any) -> list[Tensor]:
+    """All tensors of numbers in what a model gives."""
+    if isinstance(result, Tensor):
+        return [result] if result.is_floating_point() else []
+    if hasattr(result, "items"):
+        return [t for _, part in result.items() for t in _tensors(part)]
+    if isinstance(result, (tuple, list)):
+        return [t for part in result for t in _tensors(part)]
+    return []

@@ -1,0 +1,154 @@
+"""How a model is called: one pass, a cache, a loss, a file, and how these are written in Python."""
+
+import io
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sequence_laws.verdict import NotJudged
+
+
+class Call:
+    """How a model is called, as `Subject` says."""
+
+    masks: tuple[str, ...] = ()
+    """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    unmasked: str = "it takes no mask"
+    """why there is none"""
+    streams: bool = False
+    """whether `feed` goes on with a cache"""
+    packs: str = ""
+    """word by which it is told of documents that stand side by side in a row; "": by none"""
+    separates: bool = True
+    """whether it claims to keep them apart, where `packs` may mean something else"""
+    doubles: bool = True
+    """whether it computes in the dtype of its inputs and weights, and with gradients"""
+
+    strict: bool = False
+    """whether it claims more: one graph for any length, also of a step with its cache; numbers in
+    float16, and of rows that are nothing but padding; losses of a training that was resumed; random
+    numbers of torch alone"""
+    exports: bool = True
+    """whether one that is `strict` is also exported, for lengths from 2 to 32"""
+    claims: Mapping[str, tuple[float, float]] = MappingProxyType({})
+    """between which powers of the length what `cost` counts grows, by its name there"""
+    spans: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048)
+    """lengths of which the two longest that it takes tell its cost"""
+    wide: torch.dtype = torch.float64
+    """dtype in which ways to the same numbers are compared"""
+
+    counts_padding: bool = False
+    """whether its positions count from the first column, real or not, and nothing says otherwise,
+    so that padding on the left moves a row"""
+    assumed: str = ""
+    """words on how to deny that it is causal, where neither its kind nor anybody said so"""
+
+    idle: re.Pattern[str] | None = None
+    """names of parameters that its inputs do not reach, since they read others"""
+    idles: str = "read what no text gives (an encoder, pictures, sound)"
+    """that in words"""
+
+    model: nn.Module
+    place: str
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+        """Result of the model for inputs, of which ``keep`` (B, L) are no padding."""
+        return model(x)
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of `run`: an expression that is a tensor."""
+        return f"model({x}){self.place}"
+
+    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs of the next inputs, and the cache behind them; None begins.
+
+        Raises:
+            NotJudged: the model has no cache.
+        """
+        raise NotJudged("it offers no cache")
+
+    def feed_code(self) -> list[str]:
+        """The Python of `feed`: lines that define ``feed(x, cache)``."""
+        return []
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """A cache whose row n is what row ``rows[n]`` was.
+
+        Raises:
+            NotJudged: the model has no way to do that.
+        """
+        raise NotJudged("its cache cannot be reordered")
+
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it, of a ``cache`` like this one and ``rows``."""
+        return ["cache.reorder_cache(rows)"]
+
+    def reset(self, cache: Any, rows: Tensor) -> Any:
+        """A cache of which ``rows`` (B,) have seen nothing.
+
+        Raises:
+            NotJudged: the model has no way to do that.
+        """
+        raise NotJudged("no row of its cache can begin anew")
+
+    def counted(self, cache: Any) -> list[int]:
+        """Inputs that each row of a cache has seen, as it says; [] where it does not."""
+        return []
+
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
+        """The cache after inputs that it was given and that were cut off again.
+
+        Raises:
+            NotJudged: the cache has no ``crop(-n)``.
+        """
+        if not hasattr(cache, "crop"):
+            raise NotJudged("its cache cannot be cut")
+        _, cache = self.feed(model, x, cache)
+        cache.crop(-x.shape[1])
+        return cache
+
+    def record_code(self) -> list[str]:
+        """The Python that readies ``cache`` to be cut: none."""
+        return []
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """Loss of labels (B, L), of which -100 are none.
+
+        Raises:
+            NotJudged: it takes no labels.
+        """
+        raise NotJudged("it takes no labels")
+
+    def loss_code(self, x: str, labels: str, keep: str) -> str:
+        """The Python of it."""
+        return f"{self.call_code(x, keep).removesuffix(self.place)[:-1]}, labels={labels}).loss"
+
+    def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
+        """A model as it comes from its file, read into an ``other``."""
+        file = io.BytesIO()
+        torch.save(made.state_dict(), file)
+        file.seek(0)
+        other.load_state_dict(torch.load(file, weights_only=True))
+        return other
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """Result of the model for rows in which several documents (B, L), by number, stand."""
+        return model(x, **{self.packs: documents})
+
+    def packed_code(self) -> str:
+        """The Python of it, of ``x`` and ``documents``."""
+        return f"{self.call_code('x').removesuffix(self.place)[:-1]}, {self.packs}=documents)" + (
+            self.place
+        )
+
+    def as_graph(self, model: nn.Module) -> nn.Module:
+        """The model in the form in which it can be captured, which computes the same."""
+        return model
+
+    def as_graph_code(self) -> list[str]:
+        """The Python of it."""
+        return []

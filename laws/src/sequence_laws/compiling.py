@@ -1,0 +1,212 @@
+"""Compiling: the model as one graph, captured and exported."""
+
+import contextlib
+import itertools
+import logging
+import re
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch._dynamo import config as dynamo
+from torch._dynamo.exc import TorchDynamoException
+from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
+
+from sequence_laws.foreign import cut
+from sequence_laws.inputs import seed
+from sequence_laws.subject import Subject
+from sequence_laws.verdict import LawBroken, NotJudged
+
+LONGEST = 17
+"""inputs of a text that is captured"""
+UNROLLED = 2000
+"""operations of a graph: those of models with loops over places, whose export takes minutes"""
+LENGTHS = (9, 31)
+"""of texts for which a `strict` subject has one graph"""
+REAL = 5e-4
+"""by how much of the largest what the real compiler sums in another order may differ"""
+GUARD = re.compile(r"generated guard|^ *- \d+/\d+:")
+"""of what a compiler or exporter says, the line with the condition that only some lengths meet"""
+
+
+class _Called(nn.Module):
+    """The outputs of a model for its inputs alone."""
+
+    def __init__(self, subject: Subject, model: nn.Module) -> None:
+        super().__init__()
+        self.subject, self.model = subject, model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.subject.called(self.model, x)
+
+
+def compiles(subject: Subject) -> str:
+    """One graph with the same outputs, captured by `torch.compile`, and by `torch.export` for any
+    length; of a `strict` subject `one_graph`.
+
+    Raises:
+        LawBroken: outputs differ from those without it.
+        NotJudged: the model is no single graph: that is said, with the reason.
+    """
+    subject.require_weights()
+    if subject.strict:
+        return one_graph(subject)
+    every = subject.lengths()
+    # what is unrolled over a text would make long ones take minutes
+    lengths = [n for n in every if 1 < n <= LONGEST][-2:] or every[:1]
+    if not lengths:
+        raise NotJudged("it takes none of the lengths that were tried", "undecided")
+    model = subject.as_graph(subject.copy(torch.float32))
+    x = subject.inputs.draw(2, lengths[-1])
+    compiled, graphs = captured(model)
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            y = subject.run(compiled, x)
+        except TorchDynamoException as error:
+            reason = cut(str(error).partition("\n")[0])
+            raise NotJudged(f"not one graph: {reason}", "said") from error
+        same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
+        operations = sum(graphs)
+        found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"
+        if operations > UNROLLED:
+            return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
+        return f"{found}; {exports(subject, model, lengths)}"
+
+
+def captured(model: nn.Module) -> tuple[nn.Module, list[int]]:
+    """A compiled model, and a list of the operations of each graph that will be made of it."""
+    graphs: list[int] = []
+
+    def count(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+        graphs.append(len(graph.graph.nodes))
+        return graph.forward
+
+    torch._dynamo.reset()
+    return cast(nn.Module, torch.compile(model, backend=count, fullgraph=True)), graphs
+
+
+def one_graph(subject: Subject, lengths: Sequence[int] = LENGTHS, dynamic: bool = True) -> str:
+    """One graph with the same outputs at some lengths, another of a step with a cache, and one
+    that is exported.
+
+    Args:
+        dynamic: tell the compiler that lengths differ; else it may make two graphs to find out.
+
+    Raises:
+        LawBroken: there are more graphs, or outputs differ.
+    """
+    model = subject.copy(torch.float32)
+    compiled, graphs = captured(model)
+    how = "torch.compile(model, backend='eager')"
+    for length in lengths:
+        x = subject.placed(subject.inputs.draw(2, length, seed=length))
+        if dynamic:
+            torch._dynamo.mark_dynamic(x, 1)
+        with captures(f"length {length}"), dynamo.patch(error_on_recompile=dynamic):
+            y = subject.run(compiled, x)
+        same(subject, model, x, y, "compiled", how)
+    if len(graphs) > 2:
+        raise LawBroken(f"{len(graphs)} graphs for {len(lengths)} lengths, not 2")
+    if subject.streams and subject.causal:
+        with torch.no_grad():
+            _, cache = subject.feed(model, x[:, :5], None)
+            direct: Tensor = subject.feed(model, x[:, 5:6], cache)[0]
+            with captures("one step with a cache"):
+                got: Tensor = subject.feed(compiled, x[:, 5:6], cache)[0]
+        if not float((got - direct).abs().max()) <= subject.room(x):
+            raise LawBroken("one step with a cache differs where it is compiled")
+    told = f"one graph, equal at lengths {', '.join(map(str, lengths))}"
+    if not subject.exports:
+        return told
+    x, longer = (subject.placed(subject.inputs.draw(2, n)) for n in (9, LONGEST))
+    open_length = ({1: torch.export.Dim("length", min=2, max=32)},)
+    with captures("torch.export"):
+        program = torch.export.export(_Called(subject, model), (x,), dynamic_shapes=open_length)
+    same(subject, model, longer, program.module()(longer), "exported", "torch.export.export(...)")
+    return f"{told}; exported"
+
+
+def compiled_gradients(subject: Subject) -> str:
+    """Outputs and gradients by the real compiler.
+
+    Raises:
+        LawBroken: they are others.
+    """
+    model = subject.copy(torch.float32)
+    torch._dynamo.reset()
+    x = subject.placed(subject.inputs.draw(2, LONGEST)).requires_grad_()
+    with captures("compiled"):
+        got = subject.run(cast(nn.Module, torch.compile(model, fullgraph=True)), x)
+    expected = subject.run(model, x)
+    parts = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, expected)]
+    for what, a, b in (("outputs", got, expected), ("gradients", parts[0], parts[1])):
+        off = float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
+        if not off <= REAL:
+            raise LawBroken(f"compiled {what} are off by {off:.2g}")
+    return "outputs and gradients of the real compiler"
+
+
+@contextlib.contextmanager
+def captures(where: str) -> Iterator[None]:
+    """A block in which code that is not one graph breaks the law, by a branch on numbers, say.
+
+    Before torch raises that lengths are fixed it logs the traceback, which the law's own sentence
+    replaces.
+    """
+    logger = logging.getLogger("torch._guards")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    except TorchDynamoException as error:
+        first, *rest = str(error).splitlines()
+        guards = (line.strip(" -") for line in rest if GUARD.search(line))
+        reason = "; ".join((first, *itertools.islice(guards, 1)))
+        raise LawBroken(f"{where}: not one graph: {reason}") from error
+    except ConstraintViolationError as error:
+        raise LawBroken(
+            f"{where}: other graphs for other lengths, as of a loop over inputs"
+        ) from error
+    finally:
+        logger.setLevel(level)
+
+
+def exports(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> str:
+    """Sentence on whether `torch.export` takes the model, with a length that is open."""
+    last = subject.inputs.draw(2, lengths[-1])
+    try:
+        any_length = ({1: torch.export.Dim.AUTO},)
+        whole = _Called(subject, model).eval()
+        program = torch.export.export(whole, (last,), dynamic_shapes=any_length).module()
+        outputs = {}
+        for length in lengths:
+            seed(0)
+            outputs[length] = program(subject.inputs.draw(2, length))
+    except Exception as error:  # whatever the exporter, or a guard of what it made, says
+        return f"not exported for any length: {type(error).__name__}: {cut(str(error))[:100]}"
+    for length, y in outputs.items():
+        x = subject.inputs.draw(2, length)
+        same(subject, model, x, y, "exported", "torch.export.export(model, (x,)).module()")
+    return f"exported, equal at lengths {', '.join(map(str, lengths))}"
+
+
+def same(
+    subject: Subject, model: nn.Module, x: Tensor, y: Tensor, how: str, expression: str
+) -> None:
+    """Outputs y in float32 are those of the model, with as much room for rounding as elsewhere."""
+    off = float((y.double() - subject.run(model, x).double()).detach().abs().max())
+    if not off <= subject.room(x):
+        raise LawBroken(
+            f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
+            subject.code(
+                subject.inputs.code(*x.shape[:2]),
+                *subject.as_graph_code(),
+                f"y = {subject.call_code('x')}",
+                f"model = {expression}",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                double=False,
+            ),
+        )

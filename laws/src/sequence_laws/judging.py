@@ -1,0 +1,164 @@
+"""`check`: every law for a model of anyone's."""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from traceback import walk_tb
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sequence_laws import artefacts, behaviour, causality, compiling, rows, streaming
+from sequence_laws import cost as costs
+from sequence_laws.adapters import subject_of
+from sequence_laws.errors import ConfigError, UnknownNameError, unknown
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.subject import Subject
+from sequence_laws.verdict import LawBroken, LawResult, NotJudged, Status
+
+Law = Callable[[Subject], str]
+LAWS: dict[str, Law] = {
+    "causality": causality.causality,
+    "streaming": streaming.streaming,
+    "padding": rows.padding,
+    "packing": rows.packing,
+    "batch": rows.batch,
+    "lengths": behaviour.lengths,
+    "numbers": artefacts.numbers,
+    "gradients": behaviour.gradients,
+    "order": behaviour.order,
+    "determinism": behaviour.determinism,
+    "saving": artefacts.saving,
+    "compiles": compiling.compiles,
+    "cost": costs.cost,
+}
+
+
+FORMER = {"chunks": "streaming", "keeps": "saving", "reproducible": "determinism", "growth": "cost"}
+"""names that laws had"""
+
+
+class Checked(tuple[LawResult, ...]):
+    """Verdicts of a model, which print as a table."""
+
+    def __str__(self) -> str:
+        width = max((len(one.law) for one in self), default=0)
+        lines = [f"{one.law:<{width}}  {one.status:<9}  {one.detail}" for one in self]
+        for one in self:
+            if one.reproduction:
+                lines += ["", f"# {one.law}", one.reproduction]
+        return "\n".join(lines)
+
+    @property
+    def held(self) -> bool:
+        """True where no law is broken."""
+        return all(one.status != "failed" for one in self)
+
+
+def check(
+    model: nn.Module | Subject,
+    *,
+    laws: Sequence[str] = (),
+    causal: bool | None = None,
+    vocabulary: int | None = None,
+    width: int | None = None,
+    inputs: Tensor | None = None,
+    claims: str | float | None = None,
+    name: str | None = None,
+) -> Checked:
+    """Every law that applies to a live module, tried on copies of it.
+
+    Args:
+        model: it reads token ids (B, L) or features (B, L, d), and gives an output at each
+            position, or one a row (B, classes): a tensor, a tuple that begins with one, or a
+            mapping with ``logits`` or ``last_hidden_state``.
+        laws: names in `LAWS` (default: all).
+        causal: whether it claims that outputs depend on their own and earlier inputs alone
+            (default: what its kind says; of a module of one's own that it does).
+        vocabulary, width, inputs: what it reads, where that cannot be guessed: number of tokens,
+            channels of features, or a batch of its own.
+        claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.
+        name: of the model in messages (default: its class).
+
+    Raises:
+        ConfigError: a law that there is not, or inputs that cannot be guessed.
+    """
+    laws = known_laws(laws)
+    claim = known_claim(claims, laws)
+    reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
+    return Checked(judge(subject_of(model, name, causal=causal, **reads), laws, claim))
+
+
+def known_laws(names: Sequence[str], known: Iterable[str] = LAWS) -> tuple[str, ...]:
+    """The names of laws, all where there are none."""
+    for name in names:
+        if name in FORMER:
+            raise UnknownNameError(f"the law '{name}' is called '{FORMER[name]}' now")
+        if name not in known:
+            raise unknown("law", name, known)
+    return tuple(names) or tuple(known)
+
+
+def known_claim(claim: str | float | None, laws: Sequence[str] = ("cost",)) -> float | None:
+    """The exponent of length that a claim is, which one of the ``laws`` tries."""
+    if claim is not None and "cost" not in laws:
+        raise ConfigError("a claim of cost is tried by the law 'cost' alone, which is left out")
+    if claim is None or isinstance(claim, float | int):
+        return claim
+    if claim in costs.CLAIMS:
+        return costs.CLAIMS[claim]
+    try:
+        return float(claim)
+    except ValueError:
+        raise unknown("claim", claim, costs.CLAIMS) from None
+
+
+def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> Iterator[LawResult]:
+    """Each verdict as it is known."""
+    for name in laws:
+        law = LAWS[name] if name != "cost" else lambda s: costs.cost(s, claim)
+        yield judged(subject, name, law)
+
+
+def judged(subject: Subject, name: str, law: Law) -> LawResult:
+    """The verdict of a law. A model that fails breaks the law that ran it."""
+    start = time.perf_counter()
+    status: Status = "held"
+    code = ""
+    try:
+        with one_thread(), contextlib.redirect_stdout(sys.stderr):
+            detail = law(subject)
+    except LawBroken as broken:
+        status, detail, code = "failed", broken.finding, broken.reproduction
+    except NotJudged as reason:
+        status, detail = reason.status, str(reason)
+    except FAILURES as error:
+        if is_ours(error):
+            raise
+        status, detail = "failed", f"it fails: {describe(error)}"
+    return LawResult(subject.name, name, status, detail, time.perf_counter() - start, code)
+
+
+def is_ours(error: BaseException) -> bool:
+    """True if an error rose in a law itself, and not in the model that it called."""
+    named = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
+    between = ("torch.", "contextlib", "sequence_laws.rounding", "sequence_laws.operations")
+    last = [name for name in named if not name.startswith(between)][-1]
+    return last.startswith("sequence_laws") and not last.startswith(CALLS)
+
+
+CALLS = tuple(f"sequence_laws.{name}" for name in ("adapters", "calls", "inputs", "subject"))
+"""where models are called"""
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """A block of small products, which more threads would slow."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

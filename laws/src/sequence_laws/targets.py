@@ -1,0 +1,140 @@
+"""Models by name: ``file.py:factory``, ``module:factory``, ``hf:NAME``, ``onnx:FILE``, a program.
+
+A factory is a class or a function that gives a `torch.nn.Module`. It is given the sizes that it
+takes, by the usual names (`SIZES`). Code that is not ours runs with its output sent to stderr, and
+whatever it raises is said in its own name.
+"""
+
+import contextlib
+import functools
+import inspect
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.small_configs import SMALL
+from sequence_laws.adapters.transformers import hugging_face
+from sequence_laws.errors import ConfigError, MissingExtraError, PluginError, ResourceError
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.memory import check_memory
+from sequence_laws.named import named
+from sequence_laws.subject import Subject
+
+BYTES = 4 + 3 * 8
+"""of a parameter in float32 and in the copies that laws make"""
+SIZES = {
+    "vocabulary": ("vocabulary", "vocab_size", "vocab", "n_vocab", "num_tokens", "n_tokens"),
+    "width": ("width", "d_model", "dim", "hidden_size", "n_embd", "embed_dim"),
+    "layers": ("layers", "num_layers", "n_layers", "n_layer", "depth", "num_hidden_layers"),
+    "heads": ("heads", "num_heads", "n_heads", "n_head", "nhead", "num_attention_heads"),
+    "max_length": ("max_length", "max_len", "max_seq_len", "block_size", "context_length"),
+}
+"""what an argument of a factory is called, by the size that it is"""
+
+
+def target(name: str, sizes: Mapping[str, int] | None = None, **known: Any) -> Subject:
+    """The subject of a name; ``known`` is what `subject_of` takes.
+
+    Args:
+        sizes: by the names of `SIZES`, of which a factory is given all that it takes (default:
+            small ones where it has no default of its own).
+
+    Raises:
+        ConfigError: there is no such thing, or what it reads cannot be guessed.
+        PluginError: its code fails.
+    """
+    if name.startswith("hf:"):
+        with foreign(name):
+            return subject_of(hugging_face(name[3:], sizes or SMALL, known.get("causal")), **known)
+    if name.startswith("onnx:") or name.endswith((".pt2", ".onnx")):
+        from sequence_laws.adapters.files import from_file
+
+        return subject_of(from_file(name.removeprefix("onnx:"), **known), **known)
+    with foreign(name):
+        factory = named(name, f"the model '{name}'")
+        made: nn.Module | None = factory if isinstance(factory, nn.Module) else None
+        given = {} if made is not None else sized(name, factory, sizes)
+        make = functools.partial(factory, **given)
+        if made is None:
+            check_size(name, make)
+        torch.manual_seed(0)
+        model = make() if made is None else made
+    if not isinstance(model, nn.Module):
+        raise ConfigError(
+            f"'{name}' gives a {type(model).__name__}, which is no model: expected a "
+            "torch.nn.Module, or a class or function that makes one"
+        )
+    module, _, attribute = name.rpartition(":")
+    words = ", ".join(f"{argument}={value!r}" for argument, value in given.items())
+    call = "" if made is not None else f"({words})"
+    in_file = module.endswith(".py")
+    importable = Path(module).stem if in_file else module
+    build = [f"from {importable} import {attribute}", f"model = {attribute}{call}"]
+    if in_file:
+        build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
+    again = None if made is not None else make
+    return subject_of(model, attribute, build=build, make=again, **known)
+
+
+def check_size(name: str, make: Callable[[], nn.Module]) -> None:
+    """Refuse a model that does not fit into the memory that is free, with its copies in float64.
+
+    Raises:
+        ResourceError: both sizes.
+    """
+    try:
+        with torch.device("meta"):
+            count = sum(weight.numel() for weight in make().parameters())
+    except FAILURES:  # code that looks at numbers, or that will fail again
+        return
+    what = f"'{name}' with its {count:,} parameters and copies of it in float64"
+    check_memory(BYTES * count, what, "name one that is smaller, or give it smaller sizes")
+
+
+def sized(
+    name: str, factory: Callable[..., Any], sizes: Mapping[str, int] | None = None
+) -> dict[str, int]:
+    """The arguments of a factory that are sizes: all of ``sizes`` that it takes, or those of
+    `SMALL` that it must be given.
+
+    Raises:
+        ConfigError: it must be given something else.
+    """
+    taken = arguments(factory)
+    found = {word: size for size, words in SIZES.items() for word in words if word in taken}
+    others = [word for word, needed in taken.items() if needed and word not in found]
+    if others:
+        raise ConfigError(
+            f"'{name}' wants {', '.join(others)}: name a function that makes the model of sizes "
+            f"alone ({', '.join(SIZES)}), as def make(): return {factory.__name__}({others[0]}=...)"
+        )
+    if sizes is None:
+        return {word: SMALL[size] for word, size in found.items() if taken[word]}
+    return {word: sizes[size] for word, size in found.items() if size in sizes}
+
+
+@contextlib.contextmanager
+def foreign(name: str) -> Iterator[None]:
+    """A block of code that is not ours: its prints go to stderr, its failures are its own."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    except (ConfigError, MissingExtraError, PluginError, ResourceError):
+        raise
+    except FAILURES as error:
+        raise PluginError(f"the model '{name}' cannot be made: {describe(error)}") from error
+
+
+def arguments(factory: Any) -> dict[str, bool]:
+    """Names that a factory can be given, and whether it must be."""
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):  # a builtin that says nothing
+        return {}
+    rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return {p.name: p.default is p.empty for p in parameters if p.kind not in rest}

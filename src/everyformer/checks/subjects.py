@@ -1,0 +1,140 @@
+"""Mixers and whole models of everyformer: a `Mask`, and a `State` that goes on."""
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.mask import Mask
+from everyformer.core.mixer import Mixer
+from everyformer.core.tasks import TASKS
+from sequence_laws.inputs import Inputs
+from sequence_laws.subject import Subject
+
+
+class Ours(Subject):
+    """A module that takes a `Mask` and a state, which can be reordered."""
+
+    masks = ("right", "left", "holes")
+    packs = "documents"
+
+    def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
+        super().__init__(model, name, inputs, **known)
+        self.build = ("import everyformer as ef", *self.build)
+
+    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+        """One pass."""
+        return model(x, mask=None if keep is None else Mask(keep=keep))
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
+        """One pass over rows of several documents."""
+        return model(x, mask=Mask(documents=documents))
+
+    def packed_code(self) -> str:
+        """The Python of it."""
+        return f"model(x, mask=ef.Mask(documents=documents)){self.place}"
+
+    def call_code(self, x: str, keep: str | None = None) -> str:
+        """The Python of `run`."""
+        given = "" if keep is None else f", mask=ef.Mask(keep={keep})"
+        return f"model({x}{given}){self.place}"
+
+    def rows_of(self, cache: Any, rows: Tensor) -> Any:
+        """The state of the rows in another order."""
+        return cache.reorder(rows)
+
+    def reset(self, cache: Any, rows: Tensor) -> Any:
+        """The state, in which some rows begin anew."""
+        return cache.reset(rows)
+
+    def rows_code(self, cache: Any) -> list[str]:
+        """The Python of it."""
+        return ["cache = cache.reorder(rows)"]
+
+
+class MemberMixer(Ours):
+    """A mixer, which streams where it `continues`."""
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """True if it has an exact state."""
+        return bool(getattr(self.model, "continues", False))
+
+    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the state behind them."""
+        state = model.init_state(len(x)) if cache is None else cache
+        y, state, _ = model(x, state=state)
+        return y, state
+
+    def counted(self, cache: Any) -> list[int]:
+        """Tokens that the state has seen."""
+        seen: list[int] = cache.seen.tolist()
+        return seen
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        return [
+            "def feed(x, state):",
+            "    y, state, _ = model(x, state=state or model.init_state(len(x)))",
+            "    return y, state",
+        ]
+
+
+class WholeModel(Ours):
+    """A model of texts, which streams where all its layers do."""
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """True if it has an exact state."""
+        model: Any = self.model
+        try:
+            model.init_state(1)
+        except UnsupportedError:
+            return False
+        return True
+
+    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+        """Outputs, and the state behind them."""
+        out = model(x, state=model.init_state(len(x)) if cache is None else cache)
+        return out.logits, out.state
+
+    def feed_code(self) -> list[str]:
+        """The Python of it."""
+        return [
+            "def feed(x, state):",
+            "    out = model(x, state=state or model.init_state(len(x)))",
+            "    return out.logits, out.state",
+        ]
+
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+        """The task's, since others are means over all tokens."""
+        loss: Tensor = model(x, targets=labels, mask=Mask(keep=keep)).losses["task"]
+        return loss
+
+    def loss_code(self, x: str, labels: str, keep: str) -> str:
+        """The Python of it."""
+        usual = super().loss_code(x, labels, keep)
+        return usual.replace(", labels=", ", targets=").removesuffix("loss") + "losses['task']"
+
+
+def subject(model: nn.Module, name: str, **known: Any) -> Subject | None:
+    """The subject of a mixer of everyformer, or of a whole model of it that reads texts.
+
+    Raises:
+        ConfigError: it is of a task that reads something else.
+    """
+    if isinstance(model, Mixer):
+        known["causal"] = model.causal
+        return MemberMixer(model, name, Inputs(width=model.width), place=".y", **known)
+    config: Any = getattr(model, "config", None)
+    if not hasattr(model, "term_counts") or getattr(config, "task", None) not in TASKS:
+        return None
+    task = TASKS[config.task]
+    if not task.embeds_text:
+        raise ConfigError(
+            f"{name} is a model of the task '{task.name}' ({task.about}): these laws need one that "
+            "reads one text; everyformer verify NAME tries the laws of a member's mixer"
+        )
+    known["causal"] = task.forward_only
+    reads = Inputs(vocabulary=config.vocabulary)
+    return WholeModel(model, name, reads, place=".logits", **known)
