@@ -1,6 +1,7 @@
 """Layers of a model, from its config: mixers with the other genes inside them."""
 
 import dataclasses
+from importlib import import_module
 from typing import Any, cast
 
 from everyformer.blocks.stack import Stack
@@ -45,9 +46,9 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
         reads: whether they read an encoder's output too.
     """
     if config.outside is not None:
-        from everyformer.models.outside import OutsideStack
-
-        return cast(Stack, OutsideStack(config))  # all of it that models without taps use
+        # what reads models of others is read where a config names one
+        outside: Any = import_module("everyformer.models.outside")
+        return cast(Stack, outside.OutsideStack(config))  # all that models without taps use
     mixers = build_mixers(config)
     cross = build_cross(config) if reads else None
     result = {name: gene.around(config) for name, gene in GENES.items()}

@@ -10,6 +10,7 @@ kernel takes goes through blocks of queries (`everyformer.engines.softmax.blocks
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any, NamedTuple
 
 import torch
@@ -60,13 +61,17 @@ def attention_by_distance(of: Distances, k: Tensor, v: Tensor, causal: bool) -> 
     return o
 
 
+def _kernels() -> Any:
+    """The kernels; Triton takes a while to load: it waits for the first call."""
+    return import_module("everyformer.engines.fused.distances.call")
+
+
 class _Attention(torch.autograd.Function):
     """The kernels' results and gradients."""
 
     @staticmethod
     def forward(ctx: Any, causal: bool, factors: bool, *given: Any) -> Tensor:
-        from everyformer.engines.fused.distances import call
-
+        call = _kernels()
         side_by_side: list[Any] = [t if t is None else t.contiguous() for t in given]
         q, p, k, v, *tables = side_by_side
         with torch.cuda.device_of(q):
@@ -78,8 +83,7 @@ class _Attention(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        from everyformer.engines.fused.distances import call
-
+        call = _kernels()
         q, p, k, v, *tables, o, lse = ctx.saved_tensors
         with torch.cuda.device_of(q):
             gradients = call.backward(q, p, k, v, tables, o, lse, grad, *ctx.how)
