@@ -1,0 +1,261 @@
+"""Mixers in place of attention: spans, patterns, averages, kernels, contents, tables."""
+
+from everyformer.core.config import Choice
+from everyformer.core.member import Cost, Member
+from everyformer.core.tasks import (
+    ALL_TASKS,
+    DECISION,
+    ENLARGE,
+    LM,
+    MLM,
+    PIXELS,
+    SEQ2SEQ,
+)  # fmt: skip
+from everyformer.family.rows.terms import (
+    BY_CHOICE,
+    IMAGES,
+    KERNEL,
+    MOVING_CHUNKS,
+    NO_CROSS_AFT,
+    NO_CROSS_DISTANCE,
+    NO_CROSS_SGU,
+    SERIES_TASKS,
+    SOFTMAX,
+    TEXTS,
+    UNDROPPED,
+    genes,
+)
+
+ROWS: tuple[Member, ...] = (
+    Member(
+        "adaptive-span", "Adaptive attention span", "Sukhbaatar et al.", 2019, "1905.07799",
+        genes(mixer="adaptive-span", position=None, wiring="post", feedforward="relu"),
+        ALL_TASKS,
+        Cost(1, 1, "O(L (R + z) d) time, O(L d) memory; z the learned spans, R their ramp",
+             "2 (R + z) d, constant", {"R": 32, "z": 0}),
+        "one head finds out that something far back comes again and looks that far, while the mean "
+        "span stays small",
+        cross=NO_CROSS_DISTANCE,
+        group="sparse patterns",
+    ),
+    Member(
+        "aft-full", "Attention-free Transformer, full", "Zhai et al.", 2021, "2105.14103",
+        genes(mixer="aft-full"), ALL_TASKS,
+        Cost(2, 2, "O(L^2 d) time, O(L d) memory and exp(w), kept up to 64 MB", "2 t d"),
+        "a learned position bias addresses tokens that AFT-simple cannot",
+        cross=NO_CROSS_AFT,
+        exempt={"traffic": "every channel has weights of its own, which a step makes of all keys: "
+                "it moves four times what is held, and the factor of w"},
+        group="attention-free",
+    ),
+    Member(
+        "aft-local", "Attention-free Transformer, local", "Zhai et al.", 2021, "2105.14103",
+        genes(mixer="aft-local"), ALL_TASKS,
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "2 s d, constant", {"s": 32}),
+        "a local position bias addresses tokens that AFT-simple cannot, at linear cost",
+        cross=NO_CROSS_AFT,
+        group="attention-free",
+    ),
+    Member(
+        "aft-simple", "Attention-free Transformer, simple", "Zhai et al.", 2021, "2105.14103",
+        genes(mixer="aft-simple"), ALL_TASKS,
+        Cost(1, 1, "O(L d) time and memory", "2 d, constant"),
+        "global pooling: cheapest of all, and blind to where a token stands",
+        cross=NO_CROSS_AFT,
+        group="attention-free",
+    ),
+    Member(
+        "aft-conv", "Attention-free Transformer, convolutional", "Zhai et al.", 2021, "2105.14103",
+        genes(mixer="aft-conv"), ALL_TASKS,
+        Cost(1, 1, "O(L s d) time, O(L d) memory", "s (d + h), constant", {"s": 11}),
+        "one shared kernel a head keeps the local bias at any length",
+        cross=NO_CROSS_AFT,
+        group="attention-free",
+    ),
+    Member(
+        "linear", "Linear attention", "Katharopoulos et al.", 2020, "2006.16236",
+        genes(mixer="linear"), ALL_TASKS, Cost(1, 1, *KERNEL, {"M": "d / h"}),
+        "copies a sequence that it has read into a state of constant size, at a cost for each "
+        "token that does not grow with what was read",
+        group="low rank and kernels",
+    ),
+    Member(
+        "performer", "Performer: softmax attention by FAVOR+", "Choromanski et al.", 2021,
+        "2009.14794", genes(mixer="performer"), ALL_TASKS,
+        Cost(1, 1, *KERNEL, {"M": "d / h log(d / h)"}),
+        "positive features estimate softmax attention better than trigonometric ones, orthogonal "
+        "rows better than independent ones where norms are small, with an error like 1/M",
+        group="low rank and kernels",
+    ),
+    Member(
+        "rfa", "Random feature attention", "Peng et al.", 2021, "2103.02143",
+        genes(mixer="rfa"), ALL_TASKS,
+        Cost(1, 1, *KERNEL, {"M": 128}),
+        "a language model with the gate needs fewer bits than without it and than linear attention "
+        "with elu features; a token costs the same after any number of tokens",
+        group="low rank and kernels",
+    ),
+    Member(
+        "routing", "Routing Transformer", "Roy et al.", 2020, "2003.05997",
+        genes(mixer="routing"),
+        (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
+        Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
+             "K w d + w d; half of the heads local, K w is L unless it is said",
+             {"K": "sqrt(L)", "w": "sqrt(L)"}),
+        "finds what lies outside the windows of local heads, at O(L^1.5) operations",
+        cross="a token's clusters are chosen among all queries, which a writing decoder has not",
+        group="content-based",
+    ),
+    Member(
+        "sinkhorn", "Sparse Sinkhorn attention", "Tay et al.", 2020, "2002.11296",
+        genes(mixer="sinkhorn"), ALL_TASKS,
+        Cost(2, 1, "O(L s d + L^2 d / s) time, O(L (s h + d) + (L / s)^2 h) memory; blocks of s",
+             "2 (t + s) d + n t h / s, n steps of balancing", {"n": 1, "s": 64}),
+        "copies from a far block, where local attention of the same cost cannot; its sort matrices "
+        "sharpen",
+        cross="blocks of one sequence are sorted for blocks of the same",
+        group="content-based",
+    ),
+    Member(
+        "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
+        genes(mixer="image-transformer",
+              wiring="post", feedforward="relu", block={"dropout": 0.1},
+              model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
+                     "scale_embedding": True},
+              tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
+        (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
+        Cost(1, 1, "O(L (q + m) d) time, O(L d) memory; blocks of q with a memory of m",
+             "2 (q + m) d, constant; 2-D: of q_h + m_h rows", {"q": 256, "m": 256}),
+        "the more pixels a block remembers, the fewer bits a dimension; of equal memory, "
+        "rectangles beat stretches of the raster where pictures have vertical structure",
+        cross="blocks are of one picture; in super-resolution plain attention reads the small one",
+        group="sparse patterns",
+    ),
+    Member(
+        "sparse-transformer", "Sparse Transformer", "Child, Gray, Radford, Sutskever", 2019,
+        "1904.10509",
+        genes(mixer="sparse-transformer", position=Choice("axial", {"combine": "sum"}),
+              feedforward=Choice("gelu-sigmoid", UNDROPPED),
+              block={"final_norm_eps": 1e-6},
+              model={"tie": False},
+              tasks={PIXELS: {"position": None}}),
+        (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, DECISION),
+        Cost(1.5, 1, "O(L s d + L^2 d / s) time, O(L^1.5 d) with s = sqrt(L); O(L d) memory",
+             "2 t d; fixed: 2 (s + t c / s) d, c summary columns"),
+        "strided sets beat fixed ones on images, fixed ones beat strided ones on text",
+        cross="the sets are of places in one sequence",
+        group="sparse patterns",
+    ),
+    Member(
+        "longformer", "Longformer", "Beltagy, Peters, Cohan", 2020, "2004.05150",
+        genes(mixer="longformer"), (LM, MLM, *TEXTS, *SERIES_TASKS, SEQ2SEQ, DECISION),
+        Cost(1, 1, "O(L (w + g) d) time and O(L d) memory; window w, g global tokens",
+             "2 (w + g) d, constant; global tokens in a causal one are this library's extension",
+             {"w": 256, "g": 0}),
+        "windows that grow from layer to layer model text better than windows of one size or that "
+        "shrink; a position table that is repeated begins far better than one with fresh rows",
+        cross="a window is of one sequence",
+        group="sparse patterns",
+    ),
+    Member(
+        "bigbird", "BigBird", "Zaheer et al.", 2020, "2007.14062",
+        genes(mixer="bigbird"), (LM, MLM, *TEXTS, *SERIES_TASKS, SEQ2SEQ, DECISION),
+        Cost(1, 1, "O(L (w + r + g) s d) time, O(L (r s + d)) memory; w, r and g blocks of s "
+             "tokens in the window, at random and for all",
+             "2 n s d, n blocks that a later one may read, any of L / s; the causal form is this "
+             "library's extension", {"s": 64, "n": "L / s"}),
+        "a needle anywhere in a text is found through random and global blocks, and not through a "
+        "window of as many keys; paths between blocks are that much shorter",
+        cross="blocks of one sequence read blocks of the same",
+        exempt={"traffic": f"{BY_CHOICE}, of random blocks"},
+        group="sparse patterns",
+    ),
+    Member(
+        "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
+        genes(mixer="etc", position=None, wiring="post",
+              model={"summaries": {"per": "tokens"}}), (MLM, *TEXTS),
+        Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
+             "none: it reads both sides"),
+        "global tokens carry what lies beyond the radius: a task of two levels is solved with them "
+        "and not without",
+        causal="global tokens, which all read, would show later text to earlier",
+        cross="it reads one text, and tokens that stand for its sentences",
+        streaming="an encoder reads the whole text",
+        group="sparse patterns",
+    ),
+    Member(
+        "blockwise", "Blockwise self-attention (BlockBERT)", "Qiu et al.", 2019, "1911.02972",
+        genes(mixer="blockwise"), (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, DECISION),
+        Cost(2, 1, "O(L^2 d / n) time, O(L d) memory; n blocks",
+             "2 (s + 1) d L / n; shifts to s", {"s": 1, "n": 2}),
+        "scores fall to 1 / n of attention's; heads that read other blocks copy across them, which "
+        "local heads alone cannot",
+        cross="blocks of one sequence read blocks of the same",
+        group="sparse patterns",
+    ),
+    Member(
+        "linformer", "Linformer", "Wang et al.", 2020, "2006.04768",
+        genes(mixer="linformer"), (MLM, *TEXTS, *SERIES_TASKS, *IMAGES),
+        Cost(1, 1, "O(L k d) time, O(L (k + d)) memory; k slots", "none: it reads both sides"),
+        "time grows like L; attention matrices of a trained model have low rank, and the loss of a "
+        "masked language model nears that of full attention as k grows",
+        causal="the paper has no causal form, since every slot mixes all positions; "
+               "'linformer-chunked' is an extension that has one",
+        streaming="an encoder reads the whole text",
+        group="low rank and kernels",
+    ),
+    Member(
+        "linformer-chunked", "Linformer in causal segments (our extension)", "Wang et al.", 2020,
+        "2006.04768", genes(mixer=Choice("linformer", {"causal_chunk": 64})),
+        (LM, *TEXTS, *SERIES_TASKS, PIXELS, ENLARGE, DECISION),
+        Cost(2, 1, "O(L (c + L k / c) d) time; segments of c tokens, k slots each",
+             "d (2 t k / c + 3 c)", {"k": 16, "c": 64}),
+        "an extension of ours: exactly causal, with slots for segments that are complete",
+        bidirectional="segments are for the causal form: use 'linformer'",
+        cross="a text that is cut into segments reads no other",
+        group="low rank and kernels",
+    ),
+    Member(
+        "gmlp", "gMLP: MLPs with a spatial gating unit", "Liu, Dai, So, Le", 2021, "2105.08050",
+        genes(mixer="gmlp", position=None), ALL_TASKS,
+        Cost(2, 2, "O(L^2 f) time, O(L f + L^2) memory; f hidden channels", "t f / 2",
+             {"f": "4 d"}, "L L"),
+        "the learned spatial matrix becomes Toeplitz on a shift-invariant task (R^2 > 0.85)",
+        cross=NO_CROSS_SGU,
+        group="attention-free",
+    ),
+    Member(
+        "amlp", "aMLP: gMLP with a tiny attention", "Liu, Dai, So, Le", 2021, "2105.08050",
+        genes(mixer="amlp", position=None), ALL_TASKS,
+        Cost(2, 2, "O(L^2 (f + a)) time; a channels of the tiny attention", "t (f / 2 + 2 a)",
+             {"f": "4 d", "a": 64}, "L L"),
+        "one small head makes up for what a static matrix cannot align",
+        cross=NO_CROSS_SGU,
+        group="attention-free",
+    ),
+    Member(
+        "axial", "Axial positions", "Kitaev et al.", 2020, "2001.04451",
+        genes(position="axial"), ALL_TASKS, SOFTMAX,
+        "two short tables serve as well as one with a row for every position",
+        gene="position", group="positions",
+    ),
+    Member(
+        "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
+        "2001.04451",
+        genes(mixer="reformer", position="axial",
+              wiring="reversible", feedforward="relu",
+              model={"tie": False, "scale_embedding": True}),
+        (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
+        Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "
+             "any depth", "2 t d + n h t, the last of them buckets", {"n": 4}),
+        "more rounds of hashing come nearer to dense attention; depth costs no activations",
+        cross="queries are keys too, so both come from one sequence",
+        streaming=f"not exactly: {MOVING_CHUNKS}; a state gives new tokens what a pass over those "
+        "so far gives the last of them (decode='exact'), or nearly that (decode='bucket')",
+        exempt={
+            "causality": MOVING_CHUNKS + "; its first half, no gradient to the future, is tested",
+            "numbers": "a bucket is an argmax, which rounding turns: low precision sees other keys",
+        },
+        group="content-based",
+    ),
+)  # fmt: skip
