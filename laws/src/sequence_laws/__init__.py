@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _HOMES = {
     **dict.fromkeys(("LAWS", "Checked", "check"), "judging"),
     **dict.fromkeys(("LawBroken", "LawResult"), "verdict"),
-    **{"Inputs": "inputs", "Subject": "subject"},
+    "Inputs": "inputs",
+    "Subject": "subject",
     **{
         f"check_{law}": "asserts"
         for law in (
