@@ -14,8 +14,8 @@ import torch
 from commands import Say
 
 from everyformer.cli.verbs import doctor
-from everyformer.system import memory
 from everyformer.training import surroundings
+from sequence_laws import memory
 
 
 def test_room_speed_and_choices_are_told(say: Say) -> None:

@@ -33,6 +33,8 @@ COST_WIDTH, COST_LENGTHS = 96, (2048, 4096)
 """beside which no block of a fixed size is the largest tensor"""
 WHOLE = ("gradients", "saving", "determinism")
 """laws of whole models"""
+STREAMED = 17
+"""tokens of the longest text that comes in pieces, beyond windows of cases"""
 DEFAULTS = "compiles-fully"
 """the law that is tried on a member's defaults alone"""
 SPARED = re.compile(r"biases\.key|position\.table|memory\.compress|blocks\.1\.mixer\.summary")
@@ -242,7 +244,8 @@ def subjects(
         yield CaseMixer(case, "cpu", torch.float32, width=COST_WIDTH, length=length)
     else:
         every = [*cases(member)]
-        if few or law == "compiles":
+        # what is carried differs by options
+        if (few and law != "streaming") or law == "compiles":
             every = [*{case.causal: case for case in reversed(every)}.values()]
         usual = Case(member, {}, member.can("causal"))
         if law == DEFAULTS:
@@ -256,4 +259,6 @@ def subjects(
             length = LONG if law == "causality" else LONGEST
             subject = CaseMixer(case, device, wide, length=length)
             subject.exports = case == usual
+            if law == "streaming":
+                subject.longest = STREAMED
             yield subject

@@ -77,7 +77,8 @@ def check_law(
     """One law for one member; never raises for a broken law.
 
     Args:
-        few: of a member's cases the first of each form, of lengths and conditions some.
+        few: of a member's cases the first of each form (of streaming all), of lengths and
+            conditions some.
     """
     reason = exemption(member, law)
     if reason is not None:
