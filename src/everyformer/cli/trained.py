@@ -12,7 +12,7 @@ from everyformer.core.config import from_dict
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.plugins import edited
-from everyformer.core.tasks import TASKS, Task
+from everyformer.core.tasks import Task
 from everyformer.core.wording import few
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -59,7 +59,7 @@ class TrainedRun:
     @property
     def does(self) -> Task:
         """That task."""
-        return TASKS[self.task]
+        return self.config.does
 
     @property
     def length(self) -> int:
