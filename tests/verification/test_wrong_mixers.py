@@ -67,6 +67,18 @@ def miscounting(right):
     return forward
 
 
+def unread(part):
+    """What a mask says of ``part`` is not read."""
+
+    def change(right):
+        def forward(self, x, *, mask=None, **more):
+            return right(self, x, mask=mask and mask.without(part), **more)
+
+        return forward
+
+    return change
+
+
 def of_the_past(right):
     """Running sums in both forms."""
 
@@ -251,12 +263,10 @@ WRONG = (
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
-        "padding", "padding that is read", "real tokens at", "_masked",
-        lambda right: lambda self, mask: right(self, mask and mask.without("keep")),
+        "padding", "padding that is read", "real tokens at", "forward", unread("keep"),
     ),
     simple(
-        "padding", "documents that mix", "packed documents mix", "_masked",
-        lambda right: lambda self, mask: right(self, mask and mask.without("documents")),
+        "padding", "documents that mix", "packed documents mix", "forward", unread("documents"),
     ),
     softmax(
         "padding", "ids that come again are one document", "off by", visibility, "runs_of",
