@@ -67,6 +67,18 @@ def miscounting(right):
     return forward
 
 
+def unread(part):
+    """What a mask says of ``part`` is not read."""
+
+    def change(right):
+        def forward(self, x, *, mask=None, **more):
+            return right(self, x, mask=mask and mask.without(part), **more)
+
+        return forward
+
+    return change
+
+
 def of_the_past(right):
     """Running sums in both forms."""
 
@@ -255,12 +267,19 @@ WRONG = (
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
+<<<<<<< HEAD:tests/checks/test_wrong_mixers.py
         "padding", "padding that is read", "stand in its padding", "_masked",
         lambda right: lambda self, mask: right(self, mask and mask.without("keep")),
     ),
     simple(
         "packing", "documents that mix", "told by documents", "_masked",
         lambda right: lambda self, mask: right(self, mask and mask.without("documents")),
+=======
+        "padding", "padding that is read", "real tokens at", "forward", unread("keep"),
+    ),
+    simple(
+        "padding", "documents that mix", "packed documents mix", "forward", unread("documents"),
+>>>>>>> job-genes:tests/verification/test_wrong_mixers.py
     ),
     softmax(
         "conditions", "ids that come again are one document", "off by", visibility, "runs_of",
