@@ -267,19 +267,10 @@ WRONG = (
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
-<<<<<<< HEAD:tests/checks/test_wrong_mixers.py
-        "padding", "padding that is read", "stand in its padding", "_masked",
-        lambda right: lambda self, mask: right(self, mask and mask.without("keep")),
+        "padding", "padding that is read", "stand in its padding", "forward", unread("keep"),
     ),
     simple(
-        "packing", "documents that mix", "told by documents", "_masked",
-        lambda right: lambda self, mask: right(self, mask and mask.without("documents")),
-=======
-        "padding", "padding that is read", "real tokens at", "forward", unread("keep"),
-    ),
-    simple(
-        "padding", "documents that mix", "packed documents mix", "forward", unread("documents"),
->>>>>>> job-genes:tests/verification/test_wrong_mixers.py
+        "packing", "documents that mix", "told by documents", "forward", unread("documents"),
     ),
     softmax(
         "conditions", "ids that come again are one document", "off by", visibility, "runs_of",
