@@ -13,11 +13,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 @pytest.mark.parametrize(("target", "dev"), [("demo", False), ("test", True)])
 def test_a_target_installs_what_it_needs(target: str, dev: bool, tmp_path: Path) -> None:
-    for name in ("Makefile", "pyproject.toml", "constraints.txt"):
-        shutil.copy(ROOT / name, tmp_path)
+    (tmp_path / "laws").mkdir()
+    for name in ("Makefile", "pyproject.toml", "laws/pyproject.toml", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path / name)
     plan = subprocess.run(["make", "-n", target], cwd=tmp_path, capture_output=True, text=True)
     assert plan.returncode == 0, plan.stderr
-    assert "pip install --quiet -e .\n" in plan.stdout
+    assert "pip install --quiet -e ./laws -e .\n" in plan.stdout
     assert ("[dev]" in plan.stdout) is dev
 
 

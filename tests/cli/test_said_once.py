@@ -52,7 +52,7 @@ def test_a_model_of_a_library_that_is_not_there_ends_a_comparison(capsys, monkey
     monkeypatch.setitem(sys.modules, "transformers", None)
     words = "compare attention hf:mamba --steps 1 --width 8 --layers 1 --length 8 --batch 2"
     line = refused(capsys, *words.split(), "--out", str(tmp_path / "out"))
-    assert "everyformer[hf]" in line
+    assert "sequence-laws[hf]" in line
     assert not (tmp_path / "out").exists()
 
 

@@ -33,7 +33,7 @@ class Genes:
 
 @dataclass(frozen=True)
 class Cost:
-    """Claimed growth with length L, as an exponent: what law 7 measures."""
+    """Claimed growth with length L, as an exponent: what the law of cost measures."""
 
     time: float | None
     """FLOPs of the mixing grow like L to this power; None: nobody claims it"""
