@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from report_results import NASTY, made_up, many
 
-from everyformer.report.comparison import _budget, _repeat, changes, write_report
+from everyformer.report.comparison import _repeat, _used, changes, write_report
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 
@@ -132,6 +132,24 @@ def test_cells_have_marks_numbers_to_sort_by_and_notes_of_limits(
     assert '<td class="failed" colspan="11">failed: no memory</td>' in text
 
 
+def test_columns_that_need_it_are_explained_below(undrawn: None, tmp_path: Path) -> None:
+    quality, timed = (
+        "Below a quality: its 95% interval over seeds.",
+        "below a speed: its quartiles.",
+    )
+    last, layer = "Seconds to match the last row: of training", "Layer faster than attention: one"
+    bold, base = "Bold: best of its column", "Differences are to attention, the baseline."
+    alone = made_up(("gmlp",), qualities=(2.0,)) | {"bench": []}
+    for results, there in (
+        (made_up(), {quality, timed, last, layer, bold}),
+        (made_up(doubts=("the machine had other work",)), {quality, timed, last, layer}),
+        (many(31), {quality, timed, last, layer, bold, base}),
+        (alone, {quality, timed}),
+    ):
+        words = _write(results, tmp_path).words
+        assert {one for one in (quality, timed, last, layer, bold, base) if one in words} == there
+
+
 def test_nothing_finished_is_a_page_too(tmp_path: Path) -> None:
     results = made_up((), qualities=(), failed={"gmlp": "no memory"}, metric="loss")
     results["bench"], results["command"] = [], ""
@@ -230,7 +248,7 @@ def test_the_speeds_behind_a_budget_in_seconds_are_told() -> None:
     results = made_up()
     times = {"seconds": 0.02, "rounds": [0.03, 0.02], "cpu_seconds": 0.035}
     results["rows"][0] |= {"calibrated": times, "load": 2.04}
-    assert dict(_budget(results))["attention used"] == (
+    assert _used(results["rows"][0]) == (
         "60 steps, 60,000 tokens, 1e+09 FLOPs in 6 s; timed beforehand at 20 ms a step, 35 ms of "
         "all threads (2 rounds up to 30 ms); 2.0 threads of the machine wanted a core meanwhile"
     )

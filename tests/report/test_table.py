@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from report_results import made_up, many, same
 
-from everyformer.report.table import Cell, cells, limits, meaning
+from everyformer.report.table import Cell, cells, limits
 
 THREE = ("attention", "gmlp", "linear")
 CROSSOVER = "layer faster than attention from (tokens)"
@@ -64,19 +64,6 @@ def test_cells_hold_numbers_with_their_spread_and_what_a_table_is_sorted_by() ->
         Cell("130,000", "1.30 x the first", False, 130_000),
         Cell("2,000", "1,980 to 2,020", True, 2000.0),
     ]
-
-
-def test_columns_that_need_it_are_explained_below() -> None:
-    text = meaning(made_up())
-    assert "Seconds to match the last row: of training, until as good as that one" in text
-    assert "Layer faster than attention: one layer, forward" in text
-    assert "Bold: best of its column" in text
-    assert meaning(made_up(("gmlp",), qualities=(2.0,)) | {"bench": []}) == (
-        "Below a quality: its 95% interval over seeds. Speeds and memory were measured in rounds "
-        "in which all members take turns; below a speed: its quartiles."
-    )
-    assert meaning(many(31)).endswith("Differences are to attention, the baseline.")
-    assert meaning(made_up((), qualities=())) == ""
 
 
 def test_of_many_members_differences_to_the_baseline_are_shown() -> None:

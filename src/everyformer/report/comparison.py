@@ -24,9 +24,9 @@ from everyformer.report.figures import draw_all
 from everyformer.report.headline import answer
 from everyformer.report.learned import learned_of_all, pictured
 from everyformer.report.notes import notes
-from everyformer.report.selection import crowded, styles_of
+from everyformer.report.selection import baseline, crowded, styles_of
 from everyformer.report.style import INK, Styles, inline_svg, save_svg, svg_text
-from everyformer.report.table import cells, limits, meaning
+from everyformer.report.table import cells, limits
 from everyformer.report.words import brief, budget, count, question, title, visible
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
@@ -88,12 +88,12 @@ def page(
         notes=notes(results),
         doubts=remedies(results),
         next=results["next"],
-        data=_data(results),
-        budget=_budget(results),
-        environment=_environment(results),
+        data=results["data"],
+        budget=budget(results["config"]),
+        used={row["member"]: _used(row) for row in finished(results)},
+        machine=results["environment"],
         repeat=_repeat(results),
         config=to_json(results["config"], indent=2, ensure_ascii=False, default=str),
-        version=results["environment"]["packages"].get("everyformer") or "",
         **_table(results, styles),
         **_figures(results, figures, styles, complete),
         **_insides(results, folder, figures if complete else None, complete),
@@ -122,6 +122,7 @@ def _code(text: str) -> Markup:
 def _table(results: Results, styles: Styles) -> dict[str, Any]:
     """The table, and what explains it."""
     columns, rows = cells(results)
+    base, done = baseline(results), finished(results)
     sentences, crowd = limits(results), crowded(results)
     families = {family: n for n, family in enumerate(styles.families)} if crowd else {}
     shown = [
@@ -139,7 +140,11 @@ def _table(results: Results, styles: Styles) -> dict[str, Any]:
         "titles": [column.title for column in columns],
         "rows": shown,
         "failed": [row for row in results["rows"] if row["status"] == "failed"],
-        "meaning": meaning(results),
+        "interval_of": done[0]["interval_of"] if done else "",
+        "timed": any(row["speed_spread"] or row["decode_spread"] for row in done),
+        "layers": bool(results["bench"]),
+        "bold": any(cell.best for _, own in rows for cell in own),
+        "baseline": base["member"] if base is not None else "",
         "limits": [*sentences],
         "waiting": listed(results["waiting"]),
     }
@@ -228,26 +233,6 @@ def _paper(member: str) -> str:
     return f"{source}. {row.cost.formula}."
 
 
-def _data(results: Results) -> list[tuple[str, str]]:
-    """The data in short; the rest stands below (`_budget`)."""
-    data = results["data"]
-    classes = [("classes", ", ".join(data["classes"]))] if data["classes"] else []
-    return [("data", data["name"]), ("read as", data["split"]), *classes]
-
-
-def _budget(results: Results) -> list[tuple[str, str]]:
-    data = results["data"]
-    rows = [("task", data["task"])]
-    if data["tokenizer"] is not None:
-        rows.append(("tokenizer", f"{data['tokenizer']}, {data['vocabulary']:,} tokens"))
-    if data["image"] is not None:
-        rows.append(("images", " x ".join(map(str, data["image"])) + " (channels, rows, columns)"))
-    rows.append(("sequence", f"{data['length']:,} tokens"))
-    rows.append(("budget", f"{budget(results['config'])} for each training"))
-    rows.append(("fingerprint", data["fingerprint"]))
-    return [*rows, *((f"{row['member']} used", _used(row)) for row in finished(results))]
-
-
 def _used(row: TableRow) -> str:
     """Budget that a member's trainings took, and how fast it was timed before."""
     parts = [f"{row['steps']:,.0f} steps, {count(row['tokens'])} tokens, {row['flops']:.3g} FLOPs"]
@@ -262,19 +247,6 @@ def _used(row: TableRow) -> str:
     if row["load"] is not None:
         parts.append(f"{row['load']:.1f} threads of the machine wanted a core meanwhile")
     return "; ".join(parts)
-
-
-def _environment(results: Results) -> list[tuple[str, Any]]:
-    used = results["environment"]
-    revision = used["git_revision"] or "none"
-    return [
-        ("machine", f"{used['processor']}, {used['cores']} cores, {used['platform']}"),
-        ("accelerator", used["accelerator"] or "none: CPU"),
-        ("threads", used["torch_threads"]),
-        ("Python", used["python"]),
-        ("packages", ", ".join(f"{name} {at}" for name, at in used["packages"].items())),
-        ("git revision", revision + (" with changes" if used["git_changes"] else "")),
-    ]
 
 
 def _repeat(results: Results) -> str:

@@ -107,8 +107,8 @@ def draw_decoding(results: Results, styles: Styles) -> Drawing | None:
         for row in rows
         if {short, long} <= row["decode_ms"].keys()
     }
-    if grown and short != long:
-        member, ratio = max(grown.items(), key=lambda item: item[1])
+    member, ratio = max(grown.items(), key=lambda item: item[1], default=("", 0.0))
+    if ratio > 1:
         caption += f" It grows by the largest factor in {member}: {brief(ratio)}."
     if any(row["decode_spread"] for row in rows):
         caption += " Bands: quartiles."

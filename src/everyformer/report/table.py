@@ -83,34 +83,6 @@ def limits(results: Results) -> dict[str, list[str]]:
     return {one: [row["member"] for row in rows if one in row["limits"]] for one in every}
 
 
-def meaning(results: Results) -> str:
-    """Remarks on what the table's numbers are."""
-    rows, base = finished(results), baseline(results)
-    if not rows:
-        return ""
-    several = len(rows) > 1
-    words = [f"Below a quality: its 95% interval over {rows[0]['interval_of']}."]
-    if any(row["speed_spread"] or row["decode_spread"] for row in rows):
-        words.append(
-            "Speeds and memory were measured in rounds in which all members take turns; below a "
-            "speed: its quartiles."
-        )
-    if several:
-        words.append(
-            "Seconds to match the last row: of training, until as good as that one at its end."
-        )
-    if results["bench"]:
-        words.append(
-            "Layer faster than attention: one layer, forward and backward with a batch of one row, "
-            "surely takes less time from this length on; other columns are of the whole model."
-        )
-    if several and decided(results):
-        words.append("Bold: best of its column, with all that cannot be told from it.")
-    if crowded(results) and base is not None:
-        words.append(f"Differences are to {base['member']}, the baseline.")
-    return " ".join(words)
-
-
 def _columns(results: Results) -> list[Column]:
     metric, rows, base = METRICS[results["metric"]], finished(results), baseline(results)
     contexts, whole = contexts_of(rows), "{:,.0f}".format
