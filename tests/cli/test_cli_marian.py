@@ -160,7 +160,19 @@ def test_the_loss_of_pairs_is_that_of_transformers(tree: Path, made: Callable[..
     Path("x.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in zip(sources, targets, strict=True)), encoding="utf-8"
     )
-    told = json.loads(made("eval", "ours", "--data", "x.tsv", "--data.validation", "1", "--json"))
+    told = json.loads(
+        made(
+            "eval",
+            "ours",
+            "--data",
+            "x.tsv",
+            "--data.validation",
+            "1",
+            "--data.header",
+            "no",
+            "--json",
+        )
+    )
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
         ids, labels = read(source, return_tensors="pt"), read(text_target=target)["input_ids"]
