@@ -221,8 +221,8 @@ def _check(cls: Any, what: str, kind: str, base: str | None = None) -> None:
         raise ConfigError(f"{what} is no {kind}: derive a class from {root}")
     if base is None and kind not in TAKEN:
         raise ConfigError(
-            f"{what} is a {kind}, and so are known a {' or a '.join(TAKEN)} alone: offer it by an "
-            "entry point, as docs/adding-a-member.md shows"
+            f"{what} is a {kind}, and known so are mixers, positions, tasks and kinds of data "
+            "alone: offer it by an entry point, as docs/adding-a-member.md shows"
         )
     what, name = f"{what} ({source(cls)})", getattr(cls, "name", None)
     if not isinstance(name, str):

@@ -86,7 +86,7 @@ def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> 
     """
     if len(parts) < 2:
         return
-    if dataset.running_text is None:
+    if dataset.running_text is None or not dataset.does.continues:
         raise ConfigError(
             f"'stages' are of language models on running text, not of {dataset.task} on "
             f"{dataset.name}: leave them out"
