@@ -168,7 +168,7 @@ class Wired(Wiring):
         ("Fails", 1, r"the position 'fails' \(.*wrong.py, line 22\) cannot be built, causal,"
          r".*wrong.py, line 29, in Fails.build: ZeroDivisionError"),
         ("Rope", 2, "'rope' is a member of this library: give your position another name"),
-        ("Wired", 2, "is a wiring, and known so are mixers, positions, tasks and kinds of data alone: offer"),
+        ("Wired", 2, "is a wiring, and known so are mixers, positions, tasks and kinds of data"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_position_is_refused_when_it_is_read(
