@@ -92,7 +92,7 @@ MIXER_ROWS: dict[str, tuple[Values, Values]] = {
         {"blocks": 2, "groups": None},
         {**SPARSE, "block_size": None}),
     "etc": (
-        {"radius": 84, "clip": 12, "direction": True, "ordered": True, "sharing": "all",
+        {"radius": 84, "clip": 12, "ordered": True, "sharing": "all",
          "hard_g2l": True},
         WEIGHTS),
     "by-head": ({}, {"mixers": [], "own": {}}),
@@ -129,7 +129,7 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
     "memorizing": (
         {"size": 8192, "neighbours": 32, "combine": "gate", "gate": 0.0,
          "normalize": True, "unit_scale": 1.0, "keep_position": False, "written": "segment"},
-        {"slots": 128, "half": False}),
+        {"slots": 128}),
 }  # fmt: skip
 
 WIRING_ROWS: dict[str, tuple[Values, Values]] = {
