@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import everyformer as ef
 from everyformer.blocks.feedforward import FeedForward
-from everyformer.blocks.passing import Pass
+from everyformer.blocks.passing import StackRun
 from everyformer.cli.names import full_name
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import LM
@@ -120,7 +120,7 @@ def feeds(
 def both_ways(run: Callable[[], Any]) -> list[Any]:
     """Results of ``run()`` with layers rebuilt in the backward pass, and with all of them kept."""
     results = []
-    for way in (Replayed.forward, Pass.forward):
+    for way in (Replayed.forward, StackRun.forward):
         with pytest.MonkeyPatch.context() as patched:
             patched.setattr(Replayed, "forward", way)
             torch.manual_seed(4)

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from everyformer.blocks.depth import Depth
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
+from everyformer.blocks.passing import AllTokens, LayerSchedule, StackRun, Steps
 from everyformer.blocks.stack import Stack
 from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
 from everyformer.genes.wirings import WIRINGS
@@ -23,7 +23,7 @@ class Given(Depth):
     def steps(self, blocks: int) -> Steps:
         return [(n,) for n in ORDER]
 
-    def course(self, given: Pass, x: Tensor) -> Course:
+    def schedule(self, given: StackRun, x: Tensor) -> LayerSchedule:
         return AllTokens(given)
 
 

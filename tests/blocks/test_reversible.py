@@ -8,9 +8,9 @@ from torch import nn
 
 import everyformer as ef
 from everyformer.blocks.options import BlockOptions
-from everyformer.blocks.passing import AllTokens, Pass
+from everyformer.blocks.passing import AllTokens, StackRun
 from everyformer.blocks.stack import Stack
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.choices import choose
 from everyformer.core.errors import EveryformerError, GeneError
 from everyformer.core.mask import Mask
@@ -34,14 +34,14 @@ def make_stack(name, depth=3, output="concat", **options):
     wiring = Reversible(ReversibleOptions(output))
     feed = feeds(dropout=options.get("dropout", 0.0))
     stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring, Plain(), feed).double()
-    stir(stack)
+    randomize_(stack)
     return stack
 
 
 def plainly(stack, x, **more):
     """Run the same equations with everything kept by autograd."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(Replayed, "forward", Pass.forward)
+        patched.setattr(Replayed, "forward", StackRun.forward)
         return stack(x, **more)
 
 
@@ -111,7 +111,7 @@ def test_steps_that_draw_nothing_between_some_that_do():
     sizes = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [create_mixer("attention", **sizes, attention_dropout=0.4) for _ in range(3)]
     stack = Stack(mixers, WIDTH, BlockOptions(), Reversible(), Plain(), feeds()).double()
-    stir(stack)
+    randomize_(stack)
     x = draw(2, 7, WIDTH).requires_grad_()
     close(*both_ways(lambda: gradients(stack, x, stack(x).y)))
 
@@ -286,7 +286,7 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
         [stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain(), feeds()
     ).double()
     first.blocks[0] = stack.blocks[0]
-    once = Pass([stack.blocks[0]], stack.wiring, [(0,)])
+    once = StackRun([stack.blocks[0]], stack.wiring, [(0,)])
     halves = once.forward(x, AllTokens(once))
     torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
     assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
 from helpers import both_ways, saved_bytes
@@ -19,7 +19,7 @@ def model(task="lm", layers=3, **options):
     sizes = {"width": 12, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 4 * LENGTH}
     more = {"wiring": "reversible", "tie": False, "dropout": 0.2, **options}
     made = ef.create_model("attention", task, **sizes, **more).double()
-    stir(made)
+    randomize_(made)
     return made
 
 

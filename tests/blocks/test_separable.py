@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.errors import (
     EveryformerError,
     GeneError,
@@ -36,7 +36,7 @@ def feed(causal: bool) -> SeparableFeedForward:
         .double()
         .eval()
     )
-    stir(made)
+    randomize_(made)
     return made
 
 
@@ -141,7 +141,7 @@ def model(member: str = "gpt", task: str = "lm", **options: Any) -> Any:
     sizes = {"width": 12, "heads": 2, "layers": 2, "vocabulary": 9, "max_length": 32}
     plain = {"feedforward": "sepconv", "dropout": 0.0, "embedding_dropout": 0.0}
     made = ef.create_model(member, task, **sizes, **plain, **options).double()
-    stir(made)
+    randomize_(made)
     return made
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.blocks.passing import Pass
+from everyformer.blocks.passing import StackRun
 from everyformer.core.chosen import Chosen
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
@@ -151,7 +151,7 @@ def test_halting_is_graves_recurrence(combine: str, causal: bool, feedforward: s
     assert traced(made, TEXT)[0].tolist() == steps.tolist()
 
 
-class Counted(Pass):
+class Counted(StackRun):
     """A pass whose step t gives every token the unit vector of channel t + 1."""
 
     taken = 0
@@ -178,7 +178,7 @@ def weights(p: list[float], **options: Any) -> tuple[list[float], float, int]:
         odds = [math.log(one / (1 - one)) if one < 1 else 50.0 for one in p]
         depth.signals[:, 0] = torch.tensor(odds, dtype=torch.float64) / 10
         x = torch.zeros(1, 1, 100, dtype=torch.float64)
-        y = given.forward(x, depth.course(given, x))
+        y = given.forward(x, depth.schedule(given, x))
     return y[0, 0, 1 : len(p) + 1].tolist(), float(given.losses["ponder"].detach()), given.taken
 
 

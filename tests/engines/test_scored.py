@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.softmax import blocks
@@ -52,7 +52,7 @@ def mixer(position, options, causal, **more):
         "attention", width=12, heads=3, causal=causal, position=position,
         position_options=options, **more,
     )  # fmt: skip
-    stir(made)
+    randomize_(made)
     return made
 
 

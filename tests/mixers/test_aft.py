@@ -30,12 +30,12 @@ IDS = ["-".join([name, *(f"{k}={v}" for k, v in o.items())]) for name, o in MEMB
 members = pytest.mark.parametrize(("name", "options"), MEMBERS, ids=IDS)
 
 
-def build(name, options=None, *, causal=True, dtype=torch.float64, heads=HEADS, stir=True):
+def build(name, options=None, *, causal=True, dtype=torch.float64, heads=HEADS, randomize_=True):
     torch.manual_seed(0)
     mixer = MIXERS.get(name)(
         width=WIDTH, heads=heads, causal=causal, max_length=LONGEST, options=options or {}
     )
-    for parameter in mixer.parameters() if stir else ():
+    for parameter in mixer.parameters() if randomize_ else ():
         parameter.data += 0.4 * torch.randn_like(parameter)
     return mixer.to(dtype)
 
@@ -177,7 +177,7 @@ def test_gradcheck_of_a_normalised_kernel():
 
 
 def test_conv_starts_as_simple_and_its_scale_learns_first():
-    mixer = build("aft-conv", stir=False, causal=False)
+    mixer = build("aft-conv", randomize_=False, causal=False)
     x = draw(2, 9, WIDTH)
     q, k, v = mixer.query(x), mixer.key(x), mixer.value(x)
     shared = k.repeat_interleave(WIDTH // HEADS, -1)

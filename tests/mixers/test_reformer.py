@@ -256,7 +256,7 @@ def test_buckets_may_be_given_and_are_recorded():
 
 
 def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch):
-    from everyformer.blocks.passing import Pass
+    from everyformer.blocks.passing import StackRun
     from everyformer.genes.wirings.reversible import Replayed
 
     torch.manual_seed(0)
@@ -276,7 +276,7 @@ def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch)
     got = gradients()
     assert len(calls) == 3
 
-    monkeypatch.setattr(Replayed, "forward", Pass.forward)
+    monkeypatch.setattr(Replayed, "forward", StackRun.forward)
     for a, b in zip(got, gradients(), strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
 

@@ -64,7 +64,7 @@ def test_calls_that_cannot_be_are_refused(name: str) -> None:
 @pytest.mark.parametrize("name", MIXERS)
 def test_what_it_does_not_know_is_refused(name: str) -> None:
     mixer, x = build(name), torch.randn(2, 8, 16)
-    if "bias" not in mixer.honours:
+    if "bias" not in mixer.supported_masks:
         with pytest.raises(UnsupportedError, match="bias"):
             mixer(x, mask=Mask(bias=torch.zeros(8, 8)))
     if not mixer.causal:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import everyformer as ef
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.state import StackState
 from everyformer.models.body import Body
@@ -34,7 +34,7 @@ def body(name: str, layers: int = 2, **options: Any) -> Body:
     torch.manual_seed(0)
     own = {"max_length": 40, "dropout": 0.0, "embedding_dropout": 0.0, **SMALL.get(name, {})}
     made = ef.create_body(name, width=WIDTH, layers=layers, heads=3, **{**own, **options})
-    stir(made)
+    randomize_(made)
     return made.double().eval()
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.checks.cases import stir
+from everyformer.checks.cases import randomize_
 from everyformer.core.errors import GeneError
 from everyformer.core.mask import Mask
 from everyformer.genes.positions import POSITIONS
@@ -61,7 +61,7 @@ def model(name, options, task="lm"):
         "attention", task, width=12, heads=3, layers=2, vocabulary=20, max_length=4 * LENGTH,
         position=name, position_options=options, tie=False,
     )  # fmt: skip
-    stir(made)
+    randomize_(made)
     return made
 
 

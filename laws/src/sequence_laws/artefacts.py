@@ -13,7 +13,7 @@ from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.targets import arguments, sized
-from sequence_laws.verdict import LawBroken, NotJudged, few
+from sequence_laws.verdict import Inapplicable, LawBroken, few
 
 FAR, MANY = 1024, 2**24
 """inputs of a text, and numbers that it may give, that are computed in bfloat16"""
@@ -199,7 +199,7 @@ def saving(subject: Subject) -> str:
             ),
         )
     if moved > subject.bound(x):
-        raise NotJudged(
+        raise Inapplicable(
             f"outputs depend on {few(unknown)}, which it does not save, and no other instance can "
             "be made to see whether that is drawn: name what makes it, as file.py:factory",
             "undecided",

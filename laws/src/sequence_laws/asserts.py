@@ -14,7 +14,7 @@ from sequence_laws.adapters import subject_of
 from sequence_laws.cost import cost
 from sequence_laws.judging import LAWS, known_claim, one_thread
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import NotJudged
+from sequence_laws.verdict import Inapplicable
 
 
 class Assertion(Protocol):
@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Assertion:
         try:
             with one_thread():
                 return cost(subject, claim) if law == "cost" else LAWS[law](subject)
-        except NotJudged as reason:
+        except Inapplicable as reason:
             return f"{reason.status}: {reason}"
 
     check.__name__, check.__doc__ = name, LAWS[law].__doc__

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import first, seed
 from sequence_laws.subject import TRIED, Subject
-from sequence_laws.verdict import LawBroken, NotJudged, few
+from sequence_laws.verdict import Inapplicable, LawBroken, few
 
 
 def lengths(subject: Subject) -> str:
@@ -22,7 +22,7 @@ def lengths(subject: Subject) -> str:
     """
     taken, longest = subject.lengths(), subject.max_length()
     if not taken:
-        raise NotJudged("it takes no length from 1 to 65", "undecided")
+        raise Inapplicable("it takes no length from 1 to 65", "undecided")
     beyond = [longest + 1] if longest is not None and longest <= 128 else []
     beyond += [length for length in TRIED if length > taken[-1]][:1]
     refused = []
@@ -72,7 +72,7 @@ def order(subject: Subject) -> str:
         off = (subject.exact(x[:, turned]) - subject.exact(x)[:, turned]).abs().max()
     sees = float(off) > subject.bound(x)
     detail = "it sees the order of its inputs" if sees else "it sees no order: inputs are a set"
-    raise NotJudged(detail, "said")
+    raise Inapplicable(detail, "said")
 
 
 def determinism(subject: Subject) -> str:
@@ -157,11 +157,11 @@ def gradients(subject: Subject) -> str:
 
     Raises:
         LawBroken: names of parameters without, or that outputs carry none.
-        NotJudged: no parameter asks for one.
+        Inapplicable: no parameter asks for one.
     """
     subject.require_weights()
     if not any(p.requires_grad for p in subject.model.parameters()):
-        raise NotJudged("none of its parameters asks for a gradient")
+        raise Inapplicable("none of its parameters asks for a gradient")
     most = max([subject.usual(), *(n for n in subject.lengths() if n <= TRIED[-1])])
     x = subject.inputs.draw(4, most)  # beyond windows and blocks
     try:

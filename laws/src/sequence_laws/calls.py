@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.verdict import NotJudged
+from sequence_laws.verdict import Inapplicable
 
 
 class Call:
@@ -67,9 +67,9 @@ class Call:
         """Outputs of the next inputs, and the cache behind them; None begins.
 
         Raises:
-            NotJudged: the model has no cache.
+            Inapplicable: the model has no cache.
         """
-        raise NotJudged("it offers no cache")
+        raise Inapplicable("it offers no cache")
 
     def feed_code(self) -> list[str]:
         """The Python of `feed`: lines that define ``feed(x, cache)``."""
@@ -79,9 +79,9 @@ class Call:
         """A cache whose row n is what row ``rows[n]`` was.
 
         Raises:
-            NotJudged: the model has no way to do that.
+            Inapplicable: the model has no way to do that.
         """
-        raise NotJudged("its cache cannot be reordered")
+        raise Inapplicable("its cache cannot be reordered")
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it, of a ``cache`` like this one and ``rows``."""
@@ -91,9 +91,9 @@ class Call:
         """A cache of which ``rows`` (B,) have seen nothing.
 
         Raises:
-            NotJudged: the model has no way to do that.
+            Inapplicable: the model has no way to do that.
         """
-        raise NotJudged("no row of its cache can begin anew")
+        raise Inapplicable("no row of its cache can begin anew")
 
     def counted(self, cache: Any) -> list[int]:
         """Inputs that each row of a cache has seen, as it says; [] where it does not."""
@@ -103,10 +103,10 @@ class Call:
         """The cache after inputs that it was given and that were cut off again.
 
         Raises:
-            NotJudged: the cache has no ``crop(-n)``.
+            Inapplicable: the cache has no ``crop(-n)``.
         """
         if not hasattr(cache, "crop"):
-            raise NotJudged("its cache cannot be cut")
+            raise Inapplicable("its cache cannot be cut")
         _, cache = self.feed(model, x, cache)
         cache.crop(-x.shape[1])
         return cache
@@ -119,9 +119,9 @@ class Call:
         """Loss of labels (B, L), of which -100 are none.
 
         Raises:
-            NotJudged: it takes no labels.
+            Inapplicable: it takes no labels.
         """
-        raise NotJudged("it takes no labels")
+        raise Inapplicable("it takes no labels")
 
     def loss_code(self, x: str, labels: str, keep: str) -> str:
         """The Python of it."""

@@ -18,7 +18,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import cuts
 from sequence_laws.subject import TRIED, Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 BATCH = 2**20
 """numbers that a batch may give: rows of it are looked at together"""
@@ -47,10 +47,10 @@ def causality(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first output that does, what moves it and by how much.
-        NotJudged: the model does not claim it.
+        Inapplicable: the model does not claim it.
     """
     if not subject.causal:
-        raise NotJudged("it reads both ways")
+        raise Inapplicable("it reads both ways")
     subject.require_positions()
     looks, every = 0, list[Condition]()
     for way, model in subject.variants():
@@ -86,7 +86,7 @@ def glance(subject: Subject, longer: int) -> str | None:
             changes(subject, Condition(longer), [cut - 1 for cut in cuts(longer)])
     except LawBroken as broken:
         return broken.finding
-    except NotJudged:
+    except Inapplicable:
         return None
     return None
 
@@ -95,7 +95,7 @@ def conditions(subject: Subject) -> Iterator[Condition]:
     """Three lengths that the model takes, and those around its blocks, in each mode, in order."""
     every = [length for length in subject.lengths() if 1 < length <= TRIED[-1]]
     if not every:
-        raise NotJudged("it takes no length from 2 to 65", "undecided")
+        raise Inapplicable("it takes no length from 2 to 65", "undecided")
     marks = {n for mark in subject.marks() for n in (mark, mark + 1, 2 * mark + 1)}
     some = {every[len(every) // 3], every[len(every) // 2], every[-1]}
     some |= marks & {*subject.lengths()}

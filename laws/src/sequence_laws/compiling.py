@@ -17,7 +17,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 from sequence_laws.foreign import cut
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 LONGEST = 17
 """inputs of a text that is captured"""
@@ -48,7 +48,7 @@ def compiles(subject: Subject) -> str:
 
     Raises:
         LawBroken: outputs differ from those without it.
-        NotJudged: the model is no single graph: that is said, with the reason.
+        Inapplicable: the model is no single graph: that is said, with the reason.
     """
     subject.require_weights()
     if subject.strict:
@@ -57,7 +57,7 @@ def compiles(subject: Subject) -> str:
     # what is unrolled over a text would make long ones take minutes
     lengths = [n for n in every if 1 < n <= LONGEST][-2:] or every[:1]
     if not lengths:
-        raise NotJudged("it takes none of the lengths that were tried", "undecided")
+        raise Inapplicable("it takes none of the lengths that were tried", "undecided")
     model = subject.as_graph(subject.copy(torch.float32))
     x = subject.inputs.draw(2, lengths[-1])
     compiled, graphs = captured(model)
@@ -67,7 +67,7 @@ def compiles(subject: Subject) -> str:
             y = subject.run(compiled, x)
         except TorchDynamoException as error:
             reason = cut(str(error).partition("\n")[0])
-            raise NotJudged(f"not one graph: {reason}", "said") from error
+            raise Inapplicable(f"not one graph: {reason}", "said") from error
         same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
         operations = sum(graphs)
         found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from sequence_laws.flops import count_flops
 from sequence_laws.operations import Operations
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 ROUNDS = 5
 SLOW = 0.1
@@ -49,7 +49,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
 
     Raises:
         LawBroken: they do, or are not as a subject claims.
-        NotJudged: without a claim the exponents are `said`.
+        Inapplicable: without a claim the exponents are `said`.
     """
     # twice the length makes a claim of 1 no more than 2.1 times as much
     most = math.inf if claim is None else claim + math.log2(1.05)
@@ -57,7 +57,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
     model = subject.copy(torch.float32)
     lengths = subject.spans if subject.claims else _lengths(subject, model)
     if len(lengths) < 2:
-        raise NotJudged(f"it takes fewer than two of the lengths {subject.spans}", "undecided")
+        raise Inapplicable(f"it takes fewer than two of the lengths {subject.spans}", "undecided")
     last = lengths[-2:]
     counts = [_count(subject.of_length(n), n) for n in last]
     counted = dict(zip(COUNTED, zip(*counts, strict=True), strict=True))
@@ -68,7 +68,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
         words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
     detail = f"{', '.join(words)} from {last[0]} to {last[1]}"
     if claim is None and not subject.claims:
-        raise NotJudged(detail, "said")
+        raise Inapplicable(detail, "said")
     for off, way in (1, "faster"), (0, "slower"):
         wrong = [
             what

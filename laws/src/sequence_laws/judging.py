@@ -16,7 +16,7 @@ from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, LawResult, NotJudged, Status
+from sequence_laws.verdict import Inapplicable, LawBroken, LawResult, Status
 
 Law = Callable[[Subject], str]
 LAWS: dict[str, Law] = {
@@ -132,7 +132,7 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
             detail = law(subject)
     except LawBroken as broken:
         status, detail, code = "failed", broken.finding, broken.reproduction
-    except NotJudged as reason:
+    except Inapplicable as reason:
         status, detail = reason.status, str(reason)
     except FAILURES as error:
         if is_ours(error):

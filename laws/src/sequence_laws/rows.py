@@ -8,7 +8,7 @@ from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.rounding import GAP, rounding
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 
 def padding(subject: Subject) -> str:
@@ -16,11 +16,11 @@ def padding(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first real position that differs.
-        NotJudged: the model takes no mask; `said`: padding on the left moves a row, since its
+        Inapplicable: the model takes no mask; `said`: padding on the left moves a row, since its
             positions count it (`Subject.counts_padding`).
     """
     if not subject.masks:
-        raise NotJudged(subject.unmasked)
+        raise Inapplicable(subject.unmasked)
     length = subject.usual()
     for side in subject.masks:
         contents(subject, length, side)
@@ -33,7 +33,7 @@ def padding(subject: Subject) -> str:
         said += losses(subject, length)
     if moved:
         said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
-        raise NotJudged("; ".join(said), "said")
+        raise Inapplicable("; ".join(said), "said")
     return "; ".join(said)
 
 
@@ -116,7 +116,7 @@ def losses(subject: Subject, length: int) -> list[str]:
             model = subject.copy()
             whole = given(model, slice(None), length)
             one, two = given(model, slice(0, 1), length), given(model, slice(1, 2), short)
-    except NotJudged as reason:
+    except Inapplicable as reason:
         return [str(reason)]
     except FAILURES as error:  # labels of another shape, or of pictures
         return [f"no loss of labels (rows, positions): {describe(error)}"]
@@ -146,16 +146,16 @@ def packing(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first position that differs.
-        NotJudged: the model is told of no documents; `said`: positions that begin anew, which some
-            libraries take for documents, do not keep them apart.
+        Inapplicable: the model is told of no documents; `said`: positions that begin anew, which
+            some libraries take for documents, do not keep them apart.
     """
     if not subject.packs:
-        raise NotJudged("it is told of no documents")
+        raise Inapplicable("it is told of no documents")
     subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
     first = length // 2 - 1
     if first < 1 or not (subject.takes(first) and subject.takes(length - first)):
-        raise NotJudged("it does not take rows and documents of half their length", "undecided")
+        raise Inapplicable("it does not take rows and documents of half their length", "undecided")
     x = subject.inputs.draw(1, length)
     documents = (torch.arange(length) >= first).long()[None]
     alone = torch.cat((subject.exact(x[:, :first]), subject.exact(x[:, first:])), 1)
@@ -167,7 +167,7 @@ def packing(subject: Subject) -> str:
     other[:, :first] = subject.inputs.other(x[:, :first])
     seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
     if seen > bound and not subject.separates:
-        raise NotJudged(f"{subject.packs} that begin anew do not separate documents", "said")
+        raise Inapplicable(f"{subject.packs} that begin anew do not separate documents", "said")
     at = int((~(off <= bound)).nonzero()[0])
     by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
     raise LawBroken(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 
 def streaming(subject: Subject) -> str:
@@ -17,12 +17,12 @@ def streaming(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first position that differs from one pass.
-        NotJudged: the model offers no cache.
+        Inapplicable: the model offers no cache.
     """
     if not subject.streams:
-        raise NotJudged("it offers no cache")
+        raise Inapplicable("it offers no cache")
     if not subject.causal:
-        raise NotJudged("it reads both ways: nothing can be given before all is read")
+        raise Inapplicable("it reads both ways: nothing can be given before all is read")
     subject.require_positions()
     lengths = [length for length in subject.lengths() if length >= 5]
     tried = 0
@@ -31,7 +31,7 @@ def streaming(subject: Subject) -> str:
             pieces(subject, length, cuts)
             tried += 1
     if not tried:
-        raise NotJudged("it takes no length from 5 to 65", "undecided")
+        raise Inapplicable("it takes no length from 5 to 65", "undecided")
     short = lengths[0]
     more = reordered(subject, short), anew(subject, short), taken_back(subject, short, lengths[-1])
     return f"{tried} splits, of one input at a time and more; {'; '.join(filter(None, more))}"
@@ -99,7 +99,7 @@ def reordered(subject: Subject, length: int) -> str:
         _, cache = subject.feed(model, x[:, :half], None)
         try:
             cache = subject.rows_of(cache, rows)
-        except NotJudged as reason:
+        except Inapplicable as reason:
             return str(reason)
         y, _ = subject.feed(model, x[rows][:, half:], cache)
     expected = subject.exact(x[rows])[:, half:]
@@ -132,7 +132,7 @@ def anew(subject: Subject, length: int) -> str:
             raise LawBroken(f"after {half} inputs the cache has seen {seen}, as it says")
         try:
             cache = subject.reset(cache, rows)
-        except NotJudged:
+        except Inapplicable:
             return ""
         y, _ = subject.feed(model, wide[:, half:], cache)
     again = subject.exact(x[:1, half:]), subject.exact(x[1:])[:, half:]
@@ -155,7 +155,7 @@ def taken_back(subject: Subject, *lengths: int) -> str:
             _, cache = subject.feed(model, wide[0][:, :half], None)
             try:
                 cache = subject.take_back(model, wide[1], cache)
-            except NotJudged as reason:
+            except Inapplicable as reason:
                 return str(reason)
             y, _ = subject.feed(model, wide[0][:, half:], cache)
         off = (y.flatten(2) - subject.exact(x)[:, half:]).abs().amax((0, 2))

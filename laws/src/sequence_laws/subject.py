@@ -16,7 +16,7 @@ from sequence_laws.errors import ShapeError
 from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
 from sequence_laws.rounding import GAP, ROOM, doubled, rounding
-from sequence_laws.verdict import NotJudged
+from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
 """lengths of which a model takes some or all"""
@@ -122,12 +122,12 @@ class Subject(Call):
         """A length that it takes, of 9 or more where there is one.
 
         Raises:
-            NotJudged: there is none.
+            Inapplicable: there is none.
         """
         every = self.lengths(training)
         if not every:
             mode = " in training" if training else ""
-            raise NotJudged(f"it takes none of the lengths that were tried{mode}", "undecided")
+            raise Inapplicable(f"it takes none of the lengths that were tried{mode}", "undecided")
         return next((length for length in every if length >= 9), every[-1])
 
     def takes(self, length: int, training: bool = False) -> bool:
@@ -154,7 +154,7 @@ class Subject(Call):
         try:
             made = copy.deepcopy(self.model)
         except Exception as error:
-            raise NotJudged(f"it cannot be copied: {error}", "undecided") from error
+            raise Inapplicable(f"it cannot be copied: {error}", "undecided") from error
         return self.converted(made, dtype).train(training)
 
     def converted(self, model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
@@ -199,14 +199,14 @@ class Subject(Call):
         (seed_all if self.strict else seed)(number)
 
     def require_positions(self) -> None:
-        """Raise `NotJudged` where the model gives one output a row."""
+        """Raise `Inapplicable` where the model gives one output a row."""
         if self.pools:
-            raise NotJudged("it gives one output a row, and none at a position")
+            raise Inapplicable("it gives one output a row, and none at a position")
 
     def require_weights(self) -> None:
-        """Raise `NotJudged` where the model is as a file has it."""
+        """Raise `Inapplicable` where the model is as a file has it."""
         if not self.doubles:
-            raise NotJudged("its file has one dtype and no gradients")
+            raise Inapplicable("its file has one dtype and no gradients")
 
     def run(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
         """Outputs (B, L, channels) of one pass; random numbers are the same at each.
@@ -261,11 +261,13 @@ class Subject(Call):
         if key not in self._bounds:
             y = self.exact(x, keep, training=training)
             if not torch.isfinite(y).all():
-                raise NotJudged("its outputs are not finite: see the law of numbers", "undecided")
+                raise Inapplicable(
+                    "its outputs are not finite: see the law of numbers", "undecided"
+                )
             again = [self.exact(x, keep, training=training) for _ in range(2)]
             y = again[0]  # the first pass of some builds what they pass through
             if not torch.equal(*again):
-                raise NotJudged("outputs differ from run to run: see determinism", "undecided")
+                raise Inapplicable("outputs differ from run to run: see determinism", "undecided")
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
                     single = self.run(self.copy(torch.float32, training), x, keep)

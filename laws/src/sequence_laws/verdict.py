@@ -76,7 +76,7 @@ class LawBroken(AssertionError):
         super().__init__(finding + shown)
 
 
-class NotJudged(Exception):
+class Inapplicable(Exception):
     """Raised inside a law that does not apply to a model, or cannot be judged on it.
 
     Args:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
-from everyformer.blocks.passing import Course, Pass, Steps
+from everyformer.blocks.passing import LayerSchedule, StackRun, Steps
 from everyformer.core.config import NoOptions
 from everyformer.core.mask import Mask
 from everyformer.core.panels import Recorded
@@ -84,8 +84,8 @@ class Depth(nn.Module):
         """
         raise NotImplementedError
 
-    def course(self, run: Pass, x: Tensor) -> Course:
-        """Course of a pass that begins with ``x`` (B, L, width).
+    def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
+        """LayerSchedule of a pass that begins with ``x`` (B, L, width).
 
         The stream of a depth that `drives` is one tensor, and so is not the reversible wiring's.
         """

@@ -1,10 +1,11 @@
-"""`Pass`: one text on its way through a stack, and the one loop over the stack's steps.
+"""`StackRun`: one text on its way through a stack, and the one loop over the stack's steps.
 
-    for each step:   stream = leave(layers(enter(stream)))        `Course`: who takes the step
+    for each step:   stream = leave(layers(enter(stream)))    `LayerSchedule`: who takes the step
 
 A step is one layer or several. Which tokens take it, and what comes of those that do not, is said
-by a `Course`, which a depth makes for each pass. Who computes layers in another way (again in the
-backward pass, recorded for one by hand) changes how one layer is called, `Pass.through`.
+by a `LayerSchedule`, which a depth makes for each pass. Who computes layers in another way (again
+in the backward pass, recorded for one by hand) changes how one layer is called,
+`StackRun.through`.
 """
 
 from __future__ import annotations
@@ -30,10 +31,10 @@ Steps = Sequence[Sequence[int]]
 """the blocks of each step, in order; layers are counted over all steps"""
 
 
-class Course:
+class LayerSchedule:
     """Tokens of one pass: which of them take each step, and what comes out of all steps."""
 
-    def __init__(self, run: Pass) -> None:
+    def __init__(self, run: StackRun) -> None:
         self.run = run
 
     def over(self) -> bool:
@@ -57,15 +58,15 @@ class Course:
         return stream
 
 
-class AllTokens(Course):
-    """A course on which all tokens take every step."""
+class AllTokens(LayerSchedule):
+    """A schedule on which all tokens take every step."""
 
     def apply(self, n: int, layer: int, stream: Stream) -> Stream:
         return self.run.step(n, layer, stream)
 
 
 @dataclass(eq=False)
-class Pass:
+class StackRun:
     """One pass through a stack: what its layers read with the stream, and what they leave."""
 
     blocks: Sequence[Block]
@@ -100,24 +101,24 @@ class Pass:
     def __post_init__(self) -> None:
         self.state = None if self.carried is None else list(self.carried.layers)
 
-    def forward(self, x: Tensor, course: Course) -> Stream:
+    def forward(self, x: Tensor, schedule: LayerSchedule) -> Stream:
         """The stream after all steps, of ``x`` (B, L, width)."""
-        return self.loop(self.wiring.open(x), course)
+        return self.loop(self.wiring.open(x), schedule)
 
     @final
-    def loop(self, stream: Stream, course: Course) -> Stream:
+    def loop(self, stream: Stream, schedule: LayerSchedule) -> Stream:
         """The stream after all steps."""
         self.collect(0, {"block-output": stream})
         layer = 0
         for t, blocks in enumerate(self.steps):
-            if course.over():
+            if schedule.over():
                 break
-            stream = course.enter(t, stream)
+            stream = schedule.enter(t, stream)
             for n in blocks:
-                stream = course.apply(n, layer, stream)
+                stream = schedule.apply(n, layer, stream)
                 layer += 1
-            stream = course.leave(t, stream)
-        return course.close(stream)
+            stream = schedule.leave(t, stream)
+        return schedule.close(stream)
 
     def step(self, n: int, layer: int, stream: Stream, chosen: Chosen | None = None) -> Stream:
         """The stream after block ``n``, which is the layer ``layer``.

@@ -1,7 +1,7 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
 What it offers is named by `everyformer.core.taps`; the loop over the layers is
-`everyformer.blocks.passing.Pass`. Mixers may want learned tokens in front (`Mixer.lead`): they
+`everyformer.blocks.passing.StackRun`. Mixers may want learned tokens in front (`Mixer.lead`): they
 go through all layers with the text, without positions, and are left out of what comes out.
 """
 
@@ -18,7 +18,7 @@ from everyformer.blocks.depth import Depth, Exiting
 from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import make_norm
-from everyformer.blocks.passing import Pass
+from everyformer.blocks.passing import StackRun
 from everyformer.blocks.wiring import Wiring
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.leaks import of_others, tried
@@ -104,7 +104,7 @@ class Stack(nn.Module):
             exiting: request to early exits (default: all tokens go through all layers).
         """
         places = {text: self._tap(text) for text in taps}
-        run = (self.wiring.passes or Pass)(
+        run = (self.wiring.passes or StackRun)(
             [cast(Block, block) for block in self.blocks],
             self.wiring,
             self.steps,
@@ -120,7 +120,7 @@ class Stack(nn.Module):
         if self.lead is not None:
             front = run.front = self.lead.shape[1]
             x = self._led(self.lead, x, run)
-        stream = run.forward(x, self.depth.course(run, x))
+        stream = run.forward(x, self.depth.schedule(run, x))
         after = None
         if state is not None:
             keep = None if run.mask is None else run.mask.keep
@@ -141,11 +141,11 @@ class Stack(nn.Module):
                 )
         return tap
 
-    def _tapped(self, run: Pass, tap: Tap) -> Tensor:
+    def _tapped(self, run: StackRun, tap: Tap) -> Tensor:
         tensor = run.tapped[tap]
         return self.wiring.close(tensor) if tap.name == "block-output" else tensor
 
-    def _led(self, lead: Tensor, x: Tensor, run: Pass) -> Tensor:
+    def _led(self, lead: Tensor, x: Tensor, run: StackRun) -> Tensor:
         """``x`` with the learned tokens in front, which are in every row of ``run`` too."""
         count, mask = lead.shape[1], run.mask
         if mask is not None:

@@ -49,7 +49,7 @@ class Wiring:
     recomputes: ClassVar[bool] = False
     """whether activations are made again anyway, so that checkpoints would save nothing"""
     passes: ClassVar[type[Any] | None] = None
-    """kind of `everyformer.blocks.passing.Pass` for such layers; None: that one"""
+    """kind of `everyformer.blocks.passing.StackRun` for such layers; None: that one"""
 
     def __init__(self, options: Any = None) -> None:
         self.options = self.Options() if options is None else options

@@ -43,7 +43,7 @@ class Case:
         sizes = {"width": WIDTH, "heads": HEADS, "layers": 1, "length": LONGEST, **more}
         config = configure_layers(self.member.name, self.causal, **self.options, **sizes)
         mixer = build_mixers(config)[0].to(device, dtype).eval()
-        stir(mixer)
+        randomize_(mixer)
         return mixer
 
 
@@ -84,7 +84,7 @@ def _inside() -> Iterator[Mapping[str, Any]]:
             yield {"position": name, **options}
 
 
-def stir(module: nn.Module) -> None:
+def randomize_(module: nn.Module) -> None:
     """Give vectors and near-zero tables values that matter, so that no law holds by vacuity."""
     generator = torch.Generator().manual_seed(0)
     for parameter in module.parameters():

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.checks.cases import Case, cases, draw, stir
+from everyformer.checks.cases import Case, cases, draw, randomize_
 from everyformer.checks.check import Check
 from everyformer.core.devices import widest
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
@@ -51,7 +51,7 @@ class Layers(nn.Module):
         sizes = {"width": WIDTH, "heads": HEADS, "layers": count, "length": LONGEST}
         chosen = {**case.options, **options}
         self.model = Model(configure_layers(case.member.name, case.causal, **chosen, **sizes))
-        stir(self.model)
+        randomize_(self.model)
 
     def forward(
         self, x: Tensor, mask: Mask | None = None, state: StackState | None = None
@@ -159,7 +159,7 @@ def _around(case: Case, chance: random.Random) -> dict[str, Any]:
     these are tried on."""
     while True:
         options: dict[str, Any] = {}
-        for gene in (gene for gene in GENES.values() if gene.footing):
+        for gene in (gene for gene in GENES.values() if gene.training_detail):
             options[gene.name] = name = chance.choice(gene.tried or gene.alternatives.own_names())
             tried = gene.alternatives.get(name).trials.variants
             options[f"{gene.name}_options"] = dict(chance.choice(tried or ({},)))

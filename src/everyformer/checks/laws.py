@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from everyformer.checks.cases import LENGTHS, cases, draw, known, stir
+from everyformer.checks.cases import LENGTHS, cases, draw, known, randomize_
 from everyformer.checks.check import TOLERANCE, Check
 from everyformer.core.mask import Mask
 from everyformer.core.member import Member
@@ -106,7 +106,7 @@ class Maker:
     def __call__(self, name: str, **options: Any) -> Mixer:
         sizes = {"width": WIDTH, "heads": HEADS, "causal": self.causal, "max_length": LONGEST}
         mixer = create_mixer(name, **{**sizes, **options}).to(self.device, self.dtype)
-        stir(mixer)
+        randomize_(mixer)
         return mixer
 
     def model(self, name: str, **options: Any) -> nn.Module:

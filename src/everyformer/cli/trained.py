@@ -103,13 +103,13 @@ class TrainedRun:
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""
-        from everyformer.datastores.runs import companion_of, reading_model
+        from everyformer.datastores.runs import reading_model, runner_of
 
-        companion = companion_of(self.config)
-        if companion is None:
+        runner = runner_of(self.config)
+        if runner is None:
             return {}
         reading = reading_model(self.model(), self.path, self.tokenizer(), say)
-        return companion.extra_inputs(reading, inputs)
+        return runner.extra_inputs(reading, inputs)
 
     def tokenizer(self) -> Tokenizer | None:
         """Tokenizer of the model; None where they are no text, or it was saved without."""

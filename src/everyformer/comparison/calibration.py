@@ -24,7 +24,7 @@ from everyformer.comparison.config import CompareConfig
 from everyformer.comparison.plan import Entrant, job
 from everyformer.comparison.processes import ended, launch, stopped_by
 from everyformer.comparison.results import Calibrated, Interval
-from everyformer.comparison.rounds import Sheet, Timing
+from everyformer.comparison.rounds import Timing, TimingRecord
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.dataset import Dataset
@@ -48,7 +48,7 @@ def calibrate(
     """
     every = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
     timed = _representatives(ready, every)
-    sheet = Sheet(
+    sheet = TimingRecord(
         rounds=1 if config.training.compile else rounds.ROUNDS,
         budget=config.training.budget,
         fingerprint=dataset.fingerprint,
@@ -61,7 +61,7 @@ def calibrate(
     while stop.received is None and not sheet.complete:
         sheet.write(folder)
         code = launch("rounds", folder, stop)
-        sheet = Sheet.read(folder)
+        sheet = TimingRecord.read(folder)
         if stopped_by(code):
             stop.received = stop.received or code - 128
         elif stop.received is not None:
@@ -108,14 +108,14 @@ def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
     return dataclasses.replace(planned.run, training=brief)
 
 
-def _earlier(folder: Path, sheet: Sheet) -> dict[str, Timing]:
+def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
     """Earlier measurements of the same trainings, so far as all members were measured together.
 
     A round that was cut short, or in which a member was missing, is measured again with all; what a
     budget in seconds was worth stays, so that no training has to be made again.
     """
     try:
-        earlier = Sheet.read(folder)
+        earlier = TimingRecord.read(folder)
     except (CheckpointError, ConfigError):
         # there is none, or an earlier version wrote it
         return {}

@@ -186,7 +186,7 @@ def preset_changes(config: ModelConfig) -> dict[str, Any]:
     changes |= {
         name: config.genes[name].name
         for name, gene in GENES.items()
-        if gene.footing and config.genes[name].name != gene.default
+        if gene.training_detail and config.genes[name].name != gene.default
     }
     parts = ("block", "pixels", "summaries")
     inner = {part: changes.pop(part) for part in parts if part in changes}

@@ -4,9 +4,9 @@
     first     two steps, which tell the memory and how many steps fill a round
     round     as many steps of each member as take a hundredth of its training
 
-What else the machine does falls on all members of a round. `Sheet` is the file in which they are
-written down; where a member crashes the process, its name stands there, and a fresh process goes on
-with the others (`everyformer.comparison.calibration`).
+What else the machine does falls on all members of a round. `TimingRecord` is the file in which
+they are written down; where a member crashes the process, its name stands there, and a fresh
+process goes on with the others (`everyformer.comparison.calibration`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TimingRecord:
     """Trainings to time, and what was measured of each."""
 
     rounds: int
@@ -112,7 +112,7 @@ class Sheet:
     """the member that is being timed, so that a crash is known as its"""
 
     @classmethod
-    def read(cls, folder: Path) -> Sheet:
+    def read(cls, folder: Path) -> TimingRecord:
         """The sheet in ``folder``.
 
         Raises:
@@ -155,7 +155,7 @@ def main(folder: Path) -> int:
     """Time the members on the sheet in ``folder``, in turn; 143 if a signal stopped it."""
     from everyformer.data import load_dataset
 
-    sheet = Sheet.read(folder)
+    sheet = TimingRecord.read(folder)
     first = next(iter(sheet.runs.values()))
     dataset = load_dataset(first.data, first.task, stored=first.data)
     filled = Filled()
@@ -187,7 +187,7 @@ def main(folder: Path) -> int:
     return 143 if stop.received is not None else 0
 
 
-def _choose(sheet: Sheet, folder: Path, dataset: Dataset, stop: GracefulStop) -> int:
+def _choose(sheet: TimingRecord, folder: Path, dataset: Dataset, stop: GracefulStop) -> int:
     """Choose the precisions that `precision` auto leaves open, each in a step like those of a
     training; 143 if a signal stopped it.
 

@@ -49,13 +49,13 @@ class Mixer(nn.Module):
     """what the laws try it on"""
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn, where that is no kind that all know"""
-    honours: ClassVar[frozenset[str]] = frozenset({"keep"})
+    supported_masks: ClassVar[frozenset[str]] = frozenset({"keep"})
     """parts of `Mask` that this mixer applies; any other part is an error"""
     accepts_positions: ClassVar[bool] = False
     """whether positions that act on queries, keys or scores can live inside this mixer"""
     accepts_memory: ClassVar[bool] = False
     """whether it can read rows of the past with its tokens (`everyformer.genes.memory`)"""
-    crosses: ClassVar[bool] = False
+    supports_cross: ClassVar[bool] = False
     """whether it takes a ``context``"""
     positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
     """of a mixer that takes no such positions: why, said after its name"""
@@ -277,7 +277,7 @@ class Mixer(nn.Module):
             raise ShapeError(f"x holds {str(x.dtype).removeprefix('torch.')}: embed tokens first")
         if state is not None:
             self._check_state(x, state)
-        if context is not None and not self.crosses:
+        if context is not None and not self.supports_cross:
             raise UnsupportedError(
                 f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
                 "cannot be given. Members with one are marked by `everyformer list --cross`."
@@ -294,7 +294,7 @@ class Mixer(nn.Module):
             )
         if mask is None:
             return
-        mask.require(self.name, self.honours)
+        mask.require(self.name, self.supported_masks)
         if mask.documents is not None and reads:
             raise UnsupportedError("cross-attention has no packed documents: give them as rows")
         if mask.documents is not None and state is not None and not self.packs_with_state:

@@ -48,7 +48,7 @@ class JobOutcome:
     """of a run with a store, whose temporary folder lasts as long as this"""
 
 
-class Companion(Protocol):
+class RetrievalRunner(Protocol):
     """Functions of the module that trains and opens runs of a retrieval."""
 
     def train_with(
@@ -87,8 +87,8 @@ def train_run(
     Raises:
         ConfigError: a text that is too short, or no text in order.
     """
-    companion = companion_of(model.config) if isinstance(model, LanguageModel) else None
-    if companion is None:
+    runner = runner_of(model.config) if isinstance(model, LanguageModel) else None
+    if runner is None:
         return JobOutcome(train(model, dataset, config, run, **more), model, dataset)
     text = dataset.running_text
     if text is None:
@@ -101,10 +101,10 @@ def train_run(
             f"{model.config.member} stores its training text, which one process does: start it "
             "without torchrun"
         )
-    return companion.train_with(model, text, config, run, say, more)
+    return runner.train_with(model, text, config, run, say, more)
 
 
-def companion_of(config: ModelConfig) -> Companion | None:
+def runner_of(config: ModelConfig) -> RetrievalRunner | None:
     """Module that trains and opens runs of such a model; None where it has no retrieval."""
     retrieval = RETRIEVAL.of(config)
     if retrieval is None:
@@ -116,25 +116,25 @@ def companion_of(config: ModelConfig) -> Companion | None:
             f"no run is known that makes a store for retrieval '{retrieval.name}': take knn or "
             "spalm"
         )
-    return cast(Companion, import_module(name))
+    return cast(RetrievalRunner, import_module(name))
 
 
 def reading_model(model: Model, path: Path, tokenizer: Tokenizer | None, say: Say) -> Any:
     """The model of the run at ``path`` as it predicts: with the store of the run, if it has one."""
-    companion = companion_of(model.config)
-    if companion is None:
+    runner = runner_of(model.config)
+    if runner is None:
         return model
     assert isinstance(model, LanguageModel)
-    return companion.open_model(_there(path, model.config), model, tokenizer, say)
+    return runner.open_model(_there(path, model.config), model, tokenizer, say)
 
 
 def reading_data(config: ModelConfig, path: Path, dataset: Dataset, say: Say) -> Dataset:
     """``dataset`` as the model of the run at ``path`` reads it."""
-    companion = companion_of(config)
+    runner = runner_of(config)
     text = dataset.running_text
-    if companion is None or text is None:
+    if runner is None or text is None:
         return dataset
-    return companion.open_data(_there(path, config), config, text, say)
+    return runner.open_data(_there(path, config), config, text, say)
 
 
 def _there(path: Path, config: ModelConfig) -> Path:

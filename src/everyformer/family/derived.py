@@ -59,7 +59,7 @@ def row_of(part: type[Any]) -> Member:
     if mixes:
         streams = "causal" in built and built["causal"].continues
         can["streaming"] = streams or "it does not say how a state begins (empty_state)"
-        can["cross"] = part.crosses or "it has no cross form"
+        can["cross"] = part.supports_cross or "it has no cross form"
     else:
         can["streaming"] = next(iter(built.values())).streams or True
         can["cross"] = part.acts_on in ("embeddings", "layers") or "it is of one sequence"

@@ -33,7 +33,7 @@ class Gene:
 
     always_named: ClassVar[bool] = False
     """whether a member's page names it even where it is the usual one"""
-    footing: ClassVar[bool] = False
+    training_detail: ClassVar[bool] = False
     """whether it is around the layers and no member's subject: comparisons name it among what
     differs besides, laws of several layers draw it; its alternatives then have ``trials``"""
     tried: ClassVar[tuple[str, ...]] = ()

@@ -286,7 +286,7 @@ class MultiheadAttention(nn.Module):
         assert self.mixer is not None
         context = None
         if key is not query or value is not query:
-            if not self.mixer.crosses:
+            if not self.mixer.supports_cross:
                 able = ", ".join(m.name for m in list_members(abilities=("cross",)) if m.is_mixer)
                 raise UnsupportedError(
                     f"{self.member} mixes one sequence with itself, so query, key and value must "

@@ -74,7 +74,7 @@ def for_mixer(mixer: Mixer, padding: Tensor | None, pairs: Tensor | None, hint: 
         UnsupportedError: names the mask and the members that honour it. In a compiled graph, where
             values are not known yet, it is an assertion of the graph instead.
     """
-    if pairs is not None and not {"allowed", "bias"} <= mixer.honours:
+    if pairs is not None and not {"allowed", "bias"} <= mixer.supported_masks:
         _demand_nothing_new(mixer, pairs)
         pairs = None
     elif hint and not mixer.causal and pairs is None:
@@ -82,9 +82,9 @@ def for_mixer(mixer: Mixer, padding: Tensor | None, pairs: Tensor | None, hint: 
             f"is_causal=True, but this {mixer.name} is bidirectional and no attn_mask was given: "
             "build it with causal=True"
         )
-    if padding is None or "bias" in mixer.honours:
+    if padding is None or "bias" in mixer.supported_masks:
         return both(padding, pairs)
-    if "keep" not in mixer.honours:
+    if "keep" not in mixer.supported_masks:
         raise UnsupportedError(f"{mixer.name} cannot honour key_padding_mask; {_able('keep')}")
     if padding.dtype != torch.bool:
         hidden = padding == -math.inf
@@ -118,7 +118,9 @@ def _demand(holds: Tensor, message: str, part: str) -> None:
 
 def _able(part: str) -> str:
     """Members that honour this part of a mask."""
-    names = [m.name for m in list_members() if m.is_mixer and part in MIXERS.get(m.name).honours]
+    names = [
+        m.name for m in list_members() if m.is_mixer and part in MIXERS.get(m.name).supported_masks
+    ]
     return f"members that can: {', '.join(names)}"
 
 

@@ -52,7 +52,7 @@ class Model(nn.Module):
             self.stack = build_stack(layers, reads=self.reads)
         self.summaries: Summaries | None = None
         if config.summaries.per is not None:
-            labelled = all("sentences" in mixer.honours for mixer in self.stack.mixers)
+            labelled = all("sentences" in mixer.supported_masks for mixer in self.stack.mixers)
             self.summaries = Summaries(config.width, config.summaries, labelled)
         self.dropout = config.embedding_dropout
 

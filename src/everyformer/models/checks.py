@@ -100,13 +100,13 @@ def _check_summaries(config: ModelConfig) -> None:
 def check_globals(mixers: Sequence[Mixer]) -> None:
     """Refuse mixers that know no global tokens, or want to know different things of them."""
     for mixer in mixers:
-        if not mixer.honours >= GLOBALS:
-            able = [name for name in MIXERS.names() if MIXERS.get(name).honours >= GLOBALS]
+        if not mixer.supported_masks >= GLOBALS:
+            able = [name for name in MIXERS.names() if MIXERS.get(name).supported_masks >= GLOBALS]
             raise GeneError(
                 f"mixer '{mixer.name}' knows no global tokens, which summaries give: use "
                 f"{', '.join(able)}, or summaries.per none"
             )
-    asking = {"sentences" in mixer.honours: mixer.name for mixer in mixers}
+    asking = {"sentences" in mixer.supported_masks: mixer.name for mixer in mixers}
     if len(asking) > 1:
         raise GeneError(
             f"mixer '{asking[True]}' asks what global tokens stand for, which mixer "

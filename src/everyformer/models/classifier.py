@@ -40,7 +40,9 @@ class Pool(nn.Module):
         super().__init__()
         self.pooling = config.pooling
         # those that read sentences have other global tokens, which stand for them
-        knows = all(m.honours & {"global_tokens", "sentences"} == {"global_tokens"} for m in mixers)
+        knows = all(
+            m.supported_masks & {"global_tokens", "sentences"} == {"global_tokens"} for m in mixers
+        )
         self.marks = bool(mixers) and knows and self.pooling in ("class", "first")
         hidden = config.head_hidden
         if hidden is None:
@@ -220,7 +222,9 @@ class ImageClassifier(VectorReader):
         mixers = self.stack.mixers
         self.pool = Pool(config, self.stack.out_width, mixers)
         self.start_weights([])
-        self.gridded = config.pooling != "class" and all("grid" in m.honours for m in mixers)
+        self.gridded = config.pooling != "class" and all(
+            "grid" in m.supported_masks for m in mixers
+        )
 
     def tokens_of(self, inputs: Tensor, mask: Mask | None) -> tuple[Tensor, Mask | None]:
         if inputs.dim() != 4 or tuple(inputs.shape[1:]) != self.config.image:

@@ -61,7 +61,7 @@ def write_pages(folder: Path) -> list[Path]:
 
 def around_layers() -> list[tuple[str, str]]:
     """Gene and name of every alternative around the layers that is no member's subject."""
-    genes = [gene for gene in GENES.values() if gene.footing]
+    genes = [gene for gene in GENES.values() if gene.training_detail]
     both = [(gene.name, name) for gene in genes for name in gene.alternatives.names()]
     return [(gene, name) for gene, name in both if home(gene, name) == f"{gene}-{name}"]
 

@@ -72,9 +72,9 @@ def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
     places = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
-    if all("keep" in mixer.honours for mixer in mixers):
+    if all("keep" in mixer.supported_masks for mixer in mixers):
         cases.append((f"\n{size - real} padded", Mask(keep=places < real)))
-    if all("documents" in mixer.honours for mixer in mixers):
+    if all("documents" in mixer.supported_masks for mixer in mixers):
         cases.append(("\n2 documents", Mask(documents=(places >= first).long())))
     panels = []
     for name, causal, window in dict.fromkeys(kind for m in mixers for kind in _kinds(m)):

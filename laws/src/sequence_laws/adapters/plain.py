@@ -12,7 +12,7 @@ from sequence_laws.errors import ConfigError, ShapeError
 from sequence_laws.foreign import describe
 from sequence_laws.inputs import Inputs, place
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import NotJudged
+from sequence_laws.verdict import Inapplicable
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
@@ -59,7 +59,7 @@ class Plain(Subject):
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
         if not self.labelled:
-            raise NotJudged("it takes no labels")
+            raise Inapplicable("it takes no labels")
         given = {} if self.mask_word is None else {self.mask_word: keep}
         return loss_in(model(x, labels=labels, **given))
 
@@ -67,11 +67,11 @@ class Plain(Subject):
         """Outputs, and the cache behind them.
 
         Raises:
-            NotJudged: it gives no pair.
+            Inapplicable: it gives no pair.
         """
         result = model(x, **{str(self.cache_word): cache}, **self.asks)
         if not isinstance(result, tuple) or len(result) != 2:
-            raise NotJudged(f"with {self.cache_word}= it gives no pair of outputs and cache")
+            raise Inapplicable(f"with {self.cache_word}= it gives no pair of outputs and cache")
         return result
 
     def feed_code(self) -> list[str]:
@@ -83,16 +83,18 @@ class Plain(Subject):
         """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.
 
         Raises:
-            NotJudged: it is neither.
+            Inapplicable: it is neither.
         """
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
         leaves = tree_leaves(cache)
         if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
-            raise NotJudged("its cache cannot be reordered")
+            raise Inapplicable("its cache cannot be reordered")
         if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
-            raise NotJudged("rows are not the first dimension of its cache, so none were reordered")
+            raise Inapplicable(
+                "rows are not the first dimension of its cache, so none were reordered"
+            )
         return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
 
     def rows_code(self, cache: Any) -> list[str]:
@@ -109,11 +111,11 @@ def loss_in(result: Any) -> Tensor:
     """The loss in what a model gave for labels.
 
     Raises:
-        NotJudged: there is none.
+        Inapplicable: there is none.
     """
     loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
     if not isinstance(loss, Tensor) or loss.dim():
-        raise NotJudged("for labels it gives no loss")
+        raise Inapplicable("for labels it gives no loss")
     return loss
 
 

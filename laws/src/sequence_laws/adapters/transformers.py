@@ -25,7 +25,7 @@ from sequence_laws.foreign import cut
 from sequence_laws.inputs import Inputs, first
 from sequence_laws.rounding import doubled
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken, NotJudged
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 LARGEST = 8_000_000
 """parameters of a model that is built: a configuration that was not made small is refused"""
@@ -142,14 +142,14 @@ class PreTrained(Subject):
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """The cache with its rows in another order, in place."""
         if not hasattr(cache, "reorder_cache"):
-            raise NotJudged("its cache cannot be reordered")
+            raise Inapplicable("its cache cannot be reordered")
         cache.reorder_cache(rows)
         return cache
 
     def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
         """As any; windows and states are told before to keep what was."""
         if not getattr(cache, "is_croppable", True):
-            raise NotJudged("its cache says that it cannot be cut")
+            raise Inapplicable("its cache says that it cannot be cut")
         if hasattr(cache, "activate_past_recording"):
             cache.activate_past_recording()
         return super().take_back(model, x, cache)
@@ -161,7 +161,7 @@ class PreTrained(Subject):
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
         """Its ``loss``."""
         if "labels" not in self.words:
-            raise NotJudged("it takes no labels")
+            raise Inapplicable("it takes no labels")
         return loss_in(model(**self._reads(x), **self._told(keep), labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:

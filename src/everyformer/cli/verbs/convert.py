@@ -93,7 +93,7 @@ def run(options: ConvertOptions) -> int:
     out = expanded(options.out).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
-    from everyformer.datastores.runs import companion_of
+    from everyformer.datastores.runs import runner_of
     from everyformer.interop.convert.source import find_source, open_source
     from everyformer.training.run import check_writable
 
@@ -116,7 +116,7 @@ def run(options: ConvertOptions) -> int:
         f"{sum(p.numel() for p in opened.model.parameters()):,} parameters",
         **learned,
     }
-    if companion_of(config) is not None:
+    if runner_of(config) is not None:
         about["store"] = "left out, so that nothing is looked up in what the run has stored"
     if options.json:
         emit(_machine(about, form, opened, written))

@@ -29,7 +29,7 @@ class DepthGene(Gene):
         "how often blocks are applied: plain, each once; repeat, all of them several times; "
         "universal, until a token halts; calm and depth-adaptive, each once, until a token leaves"
     )
-    footing = True
+    training_detail = True
 
     def around(self, plan: ModelConfig) -> Depth:
         sizes: dict[str, Any] = {"width": plan.width, "layers": plan.layers}

@@ -17,7 +17,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from everyformer.blocks.passing import Course, Pass
+from everyformer.blocks.passing import LayerSchedule, StackRun
 from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.state import State
@@ -30,8 +30,8 @@ Enter = Callable[[Tensor, Tensor, int], Tensor]
 """(stream, positions, step) to the stream that enters the layers of that step"""
 
 
-class Leaving(Course):
-    """A course that tokens leave: those that run are computed, the others stay.
+class Leaving(LayerSchedule):
+    """A schedule that tokens leave: those that run are computed, the others stay.
 
     Args:
         name: of the depth, as reports know it.
@@ -40,7 +40,7 @@ class Leaving(Course):
     """
 
     def __init__(
-        self, run: Pass, name: str, enter: Enter | None = None, copies: bool = True
+        self, run: StackRun, name: str, enter: Enter | None = None, copies: bool = True
     ) -> None:
         super().__init__(run)
         self.resumed = enter

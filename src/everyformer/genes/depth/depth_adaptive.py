@@ -30,7 +30,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from everyformer.blocks.passing import Pass
+from everyformer.blocks.passing import StackRun
 from everyformer.core.bounds import Affects, Amount, Count, Repeats, When
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
@@ -149,7 +149,7 @@ class DepthAdaptive(Exits):
         mixed = o.training == "mixed"
         return Learns(None if mixed else o.weighting, o.samples, self.decides)
 
-    def planned(self, run: Pass, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, run: StackRun, x: Tensor, age: Tensor) -> Tensor | None:
         o = self.options
         if o.exits == "fixed":
             return torch.full_like(age, min(o.layer, self.layers))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.depth import Depth, Exiting
-from everyformer.blocks.passing import Course, Pass, Steps
+from everyformer.blocks.passing import LayerSchedule, StackRun, Steps
 from everyformer.core.bounds import Affects, Bounds, Count
 from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
@@ -155,7 +155,7 @@ class Exits(Depth):
         """The loss of what decides, summed over the targets; None: there is none."""
         raise NotImplementedError
 
-    def planned(self, run: Pass, x: Tensor, age: Tensor) -> Tensor | None:
+    def planned(self, run: StackRun, x: Tensor, age: Tensor) -> Tensor | None:
         """(B, L) the layers at which tokens leave, where that is known before the first."""
         return None
 
@@ -190,14 +190,14 @@ class Exits(Depth):
         return Pending.empty(batch, width, **like)
 
     @final
-    def course(self, run: Pass, x: Tensor) -> Course:
+    def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         return ExitCourse(self, run, x)
 
 
 class ExitCourse(Leaving):
     """One pass through layers that tokens leave early: who runs, and where the others left."""
 
-    def __init__(self, depth: Exits, run: Pass, x: Tensor) -> None:
+    def __init__(self, depth: Exits, run: StackRun, x: Tensor) -> None:
         super().__init__(run, depth.name)
         self.depth, self.exiting = depth, run.exiting
         keep = None if run.mask is None else run.mask.keep

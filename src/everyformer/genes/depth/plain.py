@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from everyformer.blocks.depth import Depth
-from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
+from everyformer.blocks.passing import AllTokens, LayerSchedule, StackRun, Steps
 from everyformer.genes.depth import DEPTHS
 
 
@@ -16,5 +16,5 @@ class Plain(Depth):
     def steps(self, blocks: int) -> Steps:
         return [(n,) for n in range(blocks)]
 
-    def course(self, run: Pass, x: Tensor) -> Course:
+    def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         return AllTokens(run)

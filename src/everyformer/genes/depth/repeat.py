@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from everyformer.blocks.depth import Depth
-from everyformer.blocks.passing import AllTokens, Course, Pass, Steps
+from everyformer.blocks.passing import AllTokens, LayerSchedule, StackRun, Steps
 from everyformer.core.bounds import Layers
 from everyformer.core.config import Options
 from everyformer.core.trials import Trials
@@ -37,5 +37,5 @@ class Repeat(Depth):
     def steps(self, blocks: int) -> Steps:
         return [(n,) for n in range(blocks)] * self.options.times
 
-    def course(self, run: Pass, x: Tensor) -> Course:
+    def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         return AllTokens(run)

@@ -38,7 +38,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.blocks.depth import Depth
-from everyformer.blocks.passing import Course, Pass, Steps
+from everyformer.blocks.passing import LayerSchedule, StackRun, Steps
 from everyformer.core.bounds import (
     Affects,
     Amount,
@@ -138,7 +138,7 @@ class Universal(Depth):
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
         return Pending.empty(batch, width, **like) if self.options.halting == "act" else None
 
-    def course(self, run: Pass, x: Tensor) -> Course:
+    def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         return Halting(self, run, x)
 
     def chances(self, x: Tensor) -> Tensor:
@@ -147,7 +147,7 @@ class Universal(Depth):
         # no matrix product, which autocast would do in half precision
         return ((x.to(wide) * self.weight.to(wide)).sum(-1) + self.bias.to(wide)).sigmoid()
 
-    def positions(self, x: Tensor, run: Pass) -> Tensor:
+    def positions(self, x: Tensor, run: StackRun) -> Tensor:
         """(B or 1, L) of the text; zeros where none are added."""
         length = x.shape[1] - run.front
         if not self.adds_positions:
@@ -223,7 +223,7 @@ class Account:
 class Halting(Leaving):
     """One pass through a universal depth: who runs, and what comes out of the steps so far."""
 
-    def __init__(self, depth: Universal, run: Pass, x: Tensor) -> None:
+    def __init__(self, depth: Universal, run: StackRun, x: Tensor) -> None:
         o = self.options = depth.options
         super().__init__(run, depth.name, self._resume, o.halting != "none")
         self.depth, front = depth, run.front

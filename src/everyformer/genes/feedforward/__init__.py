@@ -47,7 +47,7 @@ class FeedForwardGene(Gene):
         "layers with gelu, gelu-tanh, gelu-sigmoid, relu or silu between, with a gate swiglu and "
         "geglu; sepconv, separable convolutions over 3 and 5 tokens, with ReLU"
     )
-    footing = True
+    training_detail = True
     tried = ("gelu", "sepconv")
 
     def around(self, plan: ModelConfig) -> Callable[..., FeedForward]:

@@ -73,8 +73,8 @@ class CrossGene(Gene):
 
     def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
         name = str(plan.genes[self.name].name)
-        if not MIXERS.get(name).crosses:
-            able = [known for known in MIXERS.names() if MIXERS.get(known).crosses]
+        if not MIXERS.get(name).supports_cross:
+            able = [known for known in MIXERS.names() if MIXERS.get(known).supports_cross]
             raise GeneError(
                 f"cross='{name}' cannot read another sequence; mixers that can: {', '.join(able)}"
             )

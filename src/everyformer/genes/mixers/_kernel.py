@@ -52,7 +52,7 @@ class KernelAttention(HeadMixer):
     """
 
     states = (KernelState, ContextSums)
-    crosses = True
+    supports_cross = True
     shares_heads = True
     guard: Denominator = POSITIVE
     """of the denominators; a member with a choice sets its own"""

@@ -217,7 +217,7 @@ class AFTConv(AttentionFree):
         if self.planar:
             if self.causal:
                 _grid(None, None, 0, self.causal)
-            self.honours = frozenset({"keep", "grid"})  # type: ignore[misc]
+            self.supported_masks = frozenset({"keep", "grid"})  # type: ignore[misc]
         self.kernel = nn.Parameter(torch.randn(heads, *[o.kernel] * o.dims))
         self.gamma, self.beta = (nn.Parameter(torch.zeros(heads)) for _ in range(2))
 

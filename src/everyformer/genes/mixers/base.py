@@ -213,7 +213,7 @@ class RowMixer(Mixer):
     @final
     def read_context(self, context: Context, mask: Mask | None = None) -> State:
         """State of a context that is read once; `forward` takes it as ``state`` at every step."""
-        if not self.crosses:
+        if not self.supports_cross:
             return super().read_context(context, mask)
         self._check_context()
         keys_from, values_from = sources(context)
@@ -318,7 +318,7 @@ class BuiltMixer(Mixer):
 class StreamingMixer(RowMixer, BuiltMixer):
     """Base of row mixers that continue a text."""
 
-    honours = frozenset({"keep", "documents"})
+    supported_masks = frozenset({"keep", "documents"})
 
     def check_seen(self, seen: Tensor) -> None:
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""

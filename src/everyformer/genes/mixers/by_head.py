@@ -115,8 +115,8 @@ class ByHead(Mixer):
                 cls(causal=causal, max_length=max_length, options=checked, **sizes, **inside)
             )
         self.parts = nn.ModuleList(parts)
-        self.honours = frozenset.intersection(*(p.honours for p in self._parts()))  # type: ignore[misc]
-        self.crosses = all(p.crosses for p in self._parts())  # type: ignore[misc]
+        self.supported_masks = frozenset.intersection(*(p.supported_masks for p in self._parts()))  # type: ignore[misc]
+        self.supports_cross = all(p.supports_cross for p in self._parts())  # type: ignore[misc]
         self.output_layers = tuple(
             f"parts.{n}.{name}" for n, p in enumerate(self._parts()) for name in p.output_layers
         )

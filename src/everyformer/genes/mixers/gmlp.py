@@ -143,7 +143,7 @@ class SpatialMLP(StreamingMixer):
     """Base of gMLP and aMLP, which differ in the tiny attention alone."""
 
     states = (SpatialState,)
-    honours = frozenset({"keep", "documents", "grid"})
+    supported_masks = frozenset({"keep", "documents", "grid"})
     with_feedforward = False
     options: GMLPOptions
 

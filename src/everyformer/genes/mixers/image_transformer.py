@@ -118,7 +118,7 @@ class ImageTransformer(PatternAttention):
             )
         self.planar = o.dims == 2 and not causal
         if self.planar:
-            self.honours = frozenset({"keep", "documents", "grid"})  # type: ignore[misc]
+            self.supported_masks = frozenset({"keep", "documents", "grid"})  # type: ignore[misc]
 
     @classmethod
     def for_pictures(

@@ -95,7 +95,7 @@ class Longformer(PatternAttention):
     trials = TRIALS
     drawn_for = "mlm"
     states = (KeyValueState, LongformerState)
-    honours = frozenset({"keep", "documents", "global_tokens"})
+    supported_masks = frozenset({"keep", "documents", "global_tokens"})
     Options = LongformerOptions
     options: LongformerOptions
     examples = (

@@ -20,7 +20,7 @@ class WiringGene(Gene):
     """Place of the norm, and stream from layer to layer."""
 
     name = "wiring"
-    footing = True
+    training_detail = True
     question = (
         "how sub-layers are joined to the stream: pre, x + f(norm(x)); post, norm(x + f(x)), as "
         "published in 2017; reversible, x1 + f(norm(x2)), whose activations are not saved; gated, "

@@ -39,7 +39,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from everyformer.blocks.block import Block
-from everyformer.blocks.passing import Course, Pass
+from everyformer.blocks.passing import LayerSchedule, StackRun
 from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.chosen import Chosen
@@ -88,7 +88,7 @@ class ReversibleStep(NamedTuple):
 
 
 @dataclass(eq=False)
-class Replayed(Pass):
+class Replayed(StackRun):
     """A pass that can be gone backwards: its steps are recorded, not its activations."""
 
     dtype: torch.dtype = field(default=torch.float32, init=False)
@@ -111,17 +111,17 @@ class Replayed(Pass):
     terms: list[Tensor] = field(default_factory=list, init=False)
     """their values"""
 
-    def forward(self, x: Tensor, course: Course) -> Halves:
+    def forward(self, x: Tensor, schedule: LayerSchedule) -> Halves:
         """The equations as written, or, where gradients are wanted, without activations.
 
         Taps inside layers keep activations.
         """
         plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or self.inside()
         if plain or not all(layer.cut for layer in self.state or ()):
-            return cast(Halves, super().forward(x, course))
+            return cast(Halves, super().forward(x, schedule))
         stream: Halves = self.wiring.open(x)
         self.record(x.dtype)
-        a, b, *rest = _Reversible.apply(self, course, stream.a, stream.b, *self.tensors)
+        a, b, *rest = _Reversible.apply(self, schedule, stream.a, stream.b, *self.tensors)
         # what the function saw inside has no gradient: its outputs stand for it
         for i, tap in enumerate(self.subtaps):
             self.tapped[tap] = Halves(rest[2 * i], rest[2 * i + 1], x.dtype)
@@ -239,19 +239,19 @@ class _Branch(nn.Module):
 
 
 class _Reversible(torch.autograd.Function):
-    """All steps at once: (run, course, a, b, *run.tensors) to the last (a, b), the halves at
+    """All steps at once: (run, schedule, a, b, *run.tensors) to the last (a, b), the halves at
     ``run.subtaps`` and the steps' losses."""
 
     @staticmethod
     def forward(
-        ctx: Any, run: Replayed, course: Course, a: Tensor, b: Tensor, *tensors: Tensor
+        ctx: Any, run: Replayed, schedule: LayerSchedule, a: Tensor, b: Tensor, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.run, ctx.device = run, a.device
         ctx.autocast = as_now(a.device.type)
         ctx.modes = {m: m.training for block in run.blocks for m in block.modules()}
         ctx.versions, ctx.numbers = [t._version for t in tensors], _numbers(tensors)
         with ctx.autocast():
-            a, b, _ = run.loop(Halves(a, b, run.dtype), course)
+            a, b, _ = run.loop(Halves(a, b, run.dtype), schedule)
         ctx.save_for_backward(a, b)
         # outputs apart, even where they are halves of later layers too
         tapped = [half.clone() for tap in run.subtaps for half in run.tapped[tap][:2]]

@@ -63,10 +63,10 @@ class Attention(BuiltMixer):
     name = "attention"
     trials = TRIALS
     states: tuple[type[State], ...] = (KeyValueState, ContextState)
-    honours = frozenset({"keep", "allowed", "bias", "documents", "grid"})
+    supported_masks = frozenset({"keep", "allowed", "bias", "documents", "grid"})
     accepts_positions = True
     accepts_memory = True
-    crosses = True
+    supports_cross = True
     shares_heads = True
     Options = AttentionOptions
     options: AttentionOptions

@@ -127,7 +127,7 @@ class ETC(BuiltMixer, RowMixer):
     name = "etc"
     trials = TRIALS
     drawn_for = "mlm"
-    honours = frozenset({"keep", "documents", "global_tokens", "sentences"})
+    supported_masks = frozenset({"keep", "documents", "global_tokens", "sentences"})
     global_rows = True
     output_layers = ("out", "summary_out")
     Options = ETCOptions

@@ -123,7 +123,7 @@ class Linformer(HeadMixer):
         limits=_limits,
     )
     states = (LinformerState, ContextState)
-    crosses = True
+    supports_cross = True
     Options = LinformerOptions
     options: LinformerOptions
 
