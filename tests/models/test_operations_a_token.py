@@ -27,7 +27,7 @@ OVER = {
     "memorizing": (117, "a layer that searches its store"),
     "performer": (130, "levels of features, on which sums are faded"),
     "rfa": (122, "unit vectors, sines and cosines, and a guarded signed denominator"),
-    "routing": (149, "queries choose clusters, each a ring that is written and read"),
+    "routing": (148, "queries choose clusters, each a ring that is written and read"),
 }
 """members that take more than their limit: how many operations, and what for"""
 LEAVE = {"calm": 110, "depth-adaptive": 160, "universal": 300}

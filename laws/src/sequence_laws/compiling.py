@@ -143,6 +143,7 @@ def compiled_gradients(subject: Subject) -> str:
     expected = subject.run(model, x)
     parts = [torch.autograd.grad(y.square().sum(), x)[0] for y in (got, expected)]
     for what, a, b in (("outputs", got, expected), ("gradients", parts[0], parts[1])):
+        a, b = a.detach(), b.detach()
         off = float((a - b).abs().max()) / max(1.0, float(b.abs().max()))
         if not off <= REAL:
             raise LawBroken(f"compiled {what} are off by {off:.2g}")
