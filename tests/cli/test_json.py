@@ -43,7 +43,7 @@ def test_every_verb_prints_one_document(
     found = {"experiment": "e", "holds": True, "figures": [], "numbers": {}}
     monkeypatch.setattr("everyformer.experiments.base.perform", lambda *_: found)
     point = Point("gmlp", 8, seconds=1.0, quartiles=(1.0, 1.0))
-    monkeypatch.setattr("everyformer.cli.verbs.bench.bench", lambda *_, **__: [point])
+    monkeypatch.setattr("everyformer.benchmark.bench.bench", lambda *_, **__: [point])
     compared = Outcome([], cast(Any, {"rows": []}), Path(run))
     monkeypatch.setattr("everyformer.comparison.compare.run_comparison", lambda *_, **__: compared)
     assert LINES.keys() == VERBS.keys()
