@@ -99,12 +99,13 @@ class Cluster(Launcher):
 
     def ended(self, stop: GracefulStop) -> Ended:
         done: list[Any] = []
-        while not done:
-            done, _ = self._ray.wait([*self._running], timeout=PAUSE)
-            if stop.received is not None and not self._cancelled:
-                self._cancelled = True
-                for run in self._running:
-                    self._ray.cancel(run)
+        with status(f"waiting for {counted(len(self._running), 'training')}"):
+            while not done:
+                done, _ = self._ray.wait([*self._running], timeout=PAUSE)
+                if stop.received is not None and not self._cancelled:
+                    self._cancelled = True
+                    for run in self._running:
+                        self._ray.cancel(run)
         task = self._running.pop(done[0])
         try:
             return Ended(task.planned, *self._ray.get(done[0]))

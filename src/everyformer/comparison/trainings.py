@@ -22,7 +22,6 @@ from everyformer.core.wording import counted, duration
 from everyformer.data.dataset import Dataset
 from everyformer.system.plain import from_json, to_json
 from everyformer.system.signals import GracefulStop
-from everyformer.system.status import status
 
 Say = Callable[[str], None]
 Finished = list[tuple[Job, Result]]
@@ -71,9 +70,7 @@ class Trainings:
             yield from (finished for _, finished in found if finished is not None)
             if not self._running:
                 return
-            with status(f"waiting for {counted(len(self._running), 'training')}"):
-                one = self.launcher.ended(self.stop)
-            self._note(one)
+            self._note(self.launcher.ended(self.stop))
 
     def _finished(self, entrant: Entrant, seeds: int) -> Finished | None:
         """All trainings of one member with their results: of every seed by the best of its learning

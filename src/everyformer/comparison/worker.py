@@ -76,7 +76,6 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     with (
         RunDirectory(folder / "run", resume=resume) as run,
         LoadMeter() as load,
-        status(f"training {config.member}"),
     ):
         outcome = train_run(
             model, dataset, training, run, resume=resume, extra_config=more, part=part, say=_say
