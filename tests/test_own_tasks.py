@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from everyformer.cli import main
+from everyformer.core.errors import ConfigError
+from everyformer.core.plugins import VARIABLE
 from everyformer.core.tasks import TASKS
-from everyformer.family import info
+from everyformer.family import info, register
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding-a-task.md"
 SIZES = (
@@ -51,6 +53,20 @@ def test_every_verb_knows_the_task(mine: Path, capsys: pytest.CaptureFixture[str
     assert main(["predict", "run", "my.num", *PLUGINS]) == 2
     assert "task next-number" in capsys.readouterr().err
     assert TASKS["next-number"].name in info("attention").tasks
+    with pytest.raises(ConfigError, match=r"is no member.*register_spec"):
+        register(type(TASKS["next-number"]))
+
+
+def test_a_run_of_a_task_that_is_not_known_says_how_it_is(
+    mine: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("train", "aft-simple", "--data", "my.num", *SIZES, "--out", "run")
+    assert main([*words, *PLUGINS]) == 0
+    monkeypatch.setenv(VARIABLE, "")
+    capsys.readouterr()
+    assert main(["eval", "run"]) == 2
+    assert "unknown task 'next-number'" in (told := capsys.readouterr().err)
+    assert "--plugin" in told
 
 
 @pytest.mark.full("a comparison")

@@ -233,7 +233,8 @@ def _check(cls: Any, what: str, kind: str, base: str | None = None) -> None:
         if getattr(getattr(cls, method, None), "__isabstractmethod__", False):
             raise ConfigError(f"{what} has no method '{method}': see docs/adding-a-member.md")
     options = getattr(cls, "Options", None)
-    if not (isinstance(options, type) and issubclass(options, Options)):
+    # a task has no options of its own: what its head must know comes with the data
+    if kind != "task" and not (isinstance(options, type) and issubclass(options, Options)):
         raise ConfigError(
             f"{what} has {options!r} as its Options: give a frozen dataclass that derives from "
             "everyformer.core.config.Options, or NoOptions of the same module"

@@ -17,7 +17,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from everyformer.core.baselines import Baseline, beats, constant, sentence
-from everyformer.core.config import NoOptions, Options
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.measures import Metric
 from everyformer.core.plugins import BASES, loaded, offered, own_classes
@@ -62,8 +61,6 @@ class Task(ABC):
     predicts: ClassVar[str]
     """next (every token or intensity), hidden (tokens), class or number (of a row), action (of
     every step), or a word of another package"""
-    Options: ClassVar[type[Options]] = NoOptions
-    """what its head must know of the data, which a `Dataset` gives as ``task_options``"""
     goal: ClassVar[str] = "predicts"
     """what a model does with data, in the question of a comparison"""
     train: ClassVar[str]
@@ -217,7 +214,8 @@ class Tasks(Mapping[str, Task]):
     def __getitem__(self, name: str) -> Task:
         found = _own().get(name) or others().get(name)
         if found is None:
-            raise unknown("task", name, self)
+            error = unknown("task", name, self)
+            raise type(error)(f"{error}; one of your own is known by --plugin")
         return found
 
     def __contains__(self, name: object) -> bool:

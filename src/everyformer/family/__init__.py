@@ -102,6 +102,11 @@ def register(part: type[Any], row: Member | None = None) -> Member:
     Raises:
         ConfigError: it is neither, has no name, or one that is taken.
     """
+    if plugins.kind_of(part) in ("task", "data"):
+        raise ConfigError(
+            f"{part.__qualname__} is no member, but a part that members are trained with: name it "
+            f"as family.register_spec('{part.__module__}:{part.__qualname__}')"
+        )
     _require_free(part)
     plugins.add_class(part)
     _rows[part.name] = row or row_of(part)

@@ -1,4 +1,4 @@
-"""What most tasks have in common: losses of targets that are classes."""
+"""Tasks that are counted by losses of targets, and those that say one thing of a row."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from everyformer.data.dataset import Dataset
+    from everyformer.genes.config import ModelConfig
+    from everyformer.models.base import Model
     from everyformer.tasks.scores import Scores
 
 
@@ -20,3 +22,14 @@ class LossTask(Task):
         from everyformer.tasks.scores import TokenScores
 
         return TokenScores(dataset)
+
+
+class RowTask(Task):
+    """A task that says one thing of a whole text, picture or series."""
+
+    def build(self, config: ModelConfig) -> Model:
+        from everyformer.models.classifier import ImageClassifier, SeriesClassifier, TextClassifier
+
+        if self.pictures:
+            return ImageClassifier(config)
+        return SeriesClassifier(config) if self.series else TextClassifier(config)

@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from everyformer.core.tasks import IMAGE, SERIES, TEXT, Task
+from everyformer.core.tasks import IMAGE, SERIES, TEXT
+from everyformer.tasks.base import RowTask
 
 if TYPE_CHECKING:
     from torch import nn
 
     from everyformer.core.baselines import Baseline
     from everyformer.data.dataset import Dataset
-    from everyformer.genes.config import ModelConfig
-    from everyformer.models.base import Model
     from everyformer.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores
 
 
-class Classify(Task):
+class Classify(RowTask):
     """A class a row."""
 
     predicts = "class"
@@ -65,11 +64,6 @@ class ClassifyText(Classify):
     name, about, reads = TEXT, "tokens -> a class", "labelled text"
     train, use = "--data reviews.csv", "predict {run} 'your text'"
 
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import TextClassifier
-
-        return TextClassifier(config)
-
 
 class ClassifyImage(Classify):
     """Pictures in patches."""
@@ -77,19 +71,9 @@ class ClassifyImage(Classify):
     name, about, reads = IMAGE, "a picture -> a class", "pictures"
     train, use = "--data myimages.zip", "predict {run} mypicture.png"
 
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import ImageClassifier
-
-        return ImageClassifier(config)
-
 
 class ClassifySeries(Classify):
     """Some numbers at each step."""
 
     name, about, reads = SERIES, "a series of numbers -> a class", "series"
     train, use = "--data myseries.npz", "predict {run} myseries.npz"
-
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import SeriesClassifier
-
-        return SeriesClassifier(config)

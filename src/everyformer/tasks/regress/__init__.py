@@ -8,20 +8,18 @@ from typing import TYPE_CHECKING, Any
 from everyformer.core.baselines import NOT_BETTER
 from everyformer.core.tasks import IMAGE_NUMBER, SERIES_NUMBER, TEXT_NUMBER, Task
 from everyformer.core.wording import few
-from everyformer.tasks.base import LossTask
+from everyformer.tasks.base import RowTask
 
 if TYPE_CHECKING:
     from torch import nn
 
     from everyformer.core.baselines import Baseline
     from everyformer.data.dataset import Dataset
-    from everyformer.genes.config import ModelConfig
-    from everyformer.models.base import Model
     from everyformer.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores
 
 
-class Regress(LossTask):
+class Regress(RowTask):
     """Numbers of a row."""
 
     predicts = "number"
@@ -30,10 +28,11 @@ class Regress(LossTask):
 
     def scores(self, model: nn.Module, dataset: Dataset, details: bool = False) -> Scores:
         from everyformer.tasks.regress.scores import NumberScores
+        from everyformer.tasks.scores import TokenScores
 
         config: Any = getattr(getattr(model, "module", model), "config", None)
         if config is None:
-            return super().scores(model, dataset, details)
+            return TokenScores(dataset)
         return NumberScores(dataset, config.target_mean, config.target_std)
 
     def baseline(self, evaluation: Mapping[str, Any]) -> Baseline | None:
@@ -85,11 +84,6 @@ class RegressText(Regress):
     name, about, reads = TEXT_NUMBER, "tokens -> a number", "labelled text"
     train, use = "--data reviews.csv --task regress", "predict {run} 'your text'"
 
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import TextClassifier
-
-        return TextClassifier(config)
-
 
 class RegressImage(Regress):
     """Pictures in patches."""
@@ -97,19 +91,9 @@ class RegressImage(Regress):
     name, about, reads = IMAGE_NUMBER, "a picture -> a number", "pictures"
     train, use = "--data myimages.npz --task regress", "predict {run} mypicture.png"
 
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import ImageClassifier
-
-        return ImageClassifier(config)
-
 
 class RegressSeries(Regress):
     """Some numbers at each step."""
 
     name, about, reads = SERIES_NUMBER, "a series of numbers -> a number", "series"
     train, use = "--data myseries.npz --task regress", "predict {run} myseries.npz"
-
-    def build(self, config: ModelConfig) -> Model:
-        from everyformer.models.classifier import SeriesClassifier
-
-        return SeriesClassifier(config)
