@@ -9,9 +9,9 @@ DEV := $(VENV)/.ready-dev
 NEWEST := .newest/.ready
 BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_page.py \
 	$(addprefix tests/laws/test_,caches.py looks.py targets.py what_is_not_broken.py) \
-	tests/models/test_huggingface.py tests/models/test_outside.py tests/mixers/test_longformer.py \
-	tests/mixers/test_bigbird.py tests/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
-	tests/engines/test_kernel_fla.py tests/benchmark/test_bench.py tests/rl/test_minari.py
+	tests/models/test_huggingface.py tests/models/test_outside.py tests/genes/mixers/test_longformer.py \
+	tests/genes/mixers/test_bigbird.py tests/genes/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
+	tests/engines/test_kernel_fla.py tests/lab/bench/test_bench.py tests/data/episodes/test_minari.py
 
 .PHONY: demo test test-part test-all test-changed borders mutations gpu lint types docs docs-site dist clean
 
@@ -56,7 +56,7 @@ types: $(DEV)
 	$(BIN)/mypy
 
 docs: $(DEV)
-	$(BIN)/python -m everyformer.report.pages docs
+	$(BIN)/python -m everyformer.lab.report.pages docs
 
 # the site in docs/_build/site, without a network; its notebooks and gallery are run
 docs-site: $(DEV)

@@ -7,8 +7,8 @@ import numpy as np
 from PIL import Image
 
 from everyformer.core.tasks import ALL_TASKS
+from everyformer.data.episodes.walks import GraphWalk
 from everyformer.family import list_members
-from everyformer.rl.walks import GraphWalk
 from recorded import as_files
 
 TEXT = ("--data", "text.txt", "--tokenizer", "chars", "--length", "16")

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from everyformer.rl import Space, Trajectories
+from everyformer.data.episodes import Space, Trajectories
 
 
 def as_files(recorded: Trajectories, folder: Path) -> Path:

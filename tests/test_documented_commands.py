@@ -27,8 +27,8 @@ from documented import (
 from everyformer.checks.verify import FULL, LAWS
 from everyformer.cli import main
 from everyformer.core.errors import UnknownNameError
-from everyformer.experiments.base import find
 from everyformer.family import info
+from everyformer.lab.experiments.base import find
 from sequence_laws.judging import LAWS as OF_OTHERS
 from sequence_laws.names import is_target
 

@@ -66,3 +66,11 @@ def test_every_name_that_a_package_shows_is_there(package):
     assert module.__all__
     for name in module.__all__:
         assert getattr(module, name) is not None
+
+
+def test_the_former_home_of_the_converters_warns() -> None:
+    with pytest.warns(FutureWarning, match="everyformer.lab.convert"):
+        from everyformer.interop.convert import import_checkpoint
+    from everyformer.lab import convert
+
+    assert import_checkpoint is convert.import_checkpoint

@@ -58,13 +58,13 @@ if TYPE_CHECKING:
     from everyformer.generation.sampling import generate as generate
     from everyformer.generation.sampling import stream as stream
     from everyformer.interop.multihead import MultiheadAttention as MultiheadAttention
+    from everyformer.lab.report.compare import compare as compare
     from everyformer.models.body import create_body as create_body
     from everyformer.models.build import create_mixer as create_mixer
     from everyformer.models.build import create_model as create_model
     from everyformer.models.draft import by_head as by_head
     from everyformer.models.draft import by_layer as by_layer
-    from everyformer.prediction.predict import predict as predict
-    from everyformer.report.compare import compare as compare
+    from everyformer.tasks.prediction.predict import predict as predict
     from everyformer.training import saved
     from everyformer.training.warmstart import warm_start as warm_start
     from sequence_laws.judging import check as check
@@ -82,7 +82,7 @@ _HOMES = {
     "State": "core.state",
     "trace": "core.trace",
     "check": "checks.verify",
-    "compare": "report.compare",
+    "compare": "lab.report.compare",
     "Member": "core.member",
     "info": "family",
     "list_members": "family",
@@ -96,7 +96,7 @@ _HOMES = {
     "create_mixer": "models.build",
     "create_model": "models.build",
     "load": "training.saved:load_model",
-    "predict": "prediction.predict",
+    "predict": "tasks.prediction.predict",
     "save": "training.saved:save_model",
     "verify": "checks.verify",
     "warm_start": "training.warmstart",

@@ -17,7 +17,7 @@ from everyformer.checks.conditions import CARRIED, WHOLE, Layers, Trial
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.genes.wirings import WIRINGS
 from everyformer.genes.wirings._gates import GATES
-from everyformer.report.pictures import draw_pictures
+from everyformer.lab.show.pictures import draw_pictures
 from helpers import build_model, close, draw, shifted
 from sequence_laws.flops import count_flops
 

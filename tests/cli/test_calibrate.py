@@ -11,7 +11,7 @@ import pytest
 from everyformer.cli.trained import open_run
 from everyformer.cli.verbs.calibrate import CalibrateOptions, _prompts
 from everyformer.data.config import DataConfig
-from everyformer.exits.certificate import Certificate
+from everyformer.lab.exits.certificate import Certificate
 from helpers import overridden
 
 FAST = [

@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 import everyformer as ef
 from everyformer.data.tokenizers.load import fit_tokenizer, load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
-from everyformer.interop.convert import import_checkpoint
-from everyformer.prediction.predictor import Predictor
+from everyformer.lab.convert import import_checkpoint
+from everyformer.tasks.prediction.predictor import Predictor
 
 
 @pytest.mark.parametrize("kind", CLASSES)

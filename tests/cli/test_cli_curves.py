@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.comparison.files import RECORD
+from everyformer.lab.compare.files import RECORD
 from everyformer.system.sealed import write_json
 
 Given = tuple[int, str, str]

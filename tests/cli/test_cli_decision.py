@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from commands import Say
 
-from everyformer.experiments.worlds import KeyToDoor
-from everyformer.rl import Trajectories, read_trajectories
-from everyformer.rl.walks import GraphWalk
+from everyformer.data.episodes import Trajectories, read_trajectories
+from everyformer.data.episodes.walks import GraphWalk
+from everyformer.lab.experiments.worlds import KeyToDoor
 from everyformer.system.sealed import write_json
 from recorded import as_files, as_minari
 

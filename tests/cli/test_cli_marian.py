@@ -27,7 +27,7 @@ import everyformer as ef
 from everyformer.core.errors import CheckpointError, EveryformerError
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.marian import MarianTokenizer
-from everyformer.interop.convert.tokenizer import import_tokenizer
+from everyformer.lab.convert.tokenizer import import_tokenizer
 from everyformer.models.seq2seq import EncoderDecoder
 
 # transformers would have a package that it does not use for this

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from commands import Say
 
-from everyformer.comparison.files import write_result
+from everyformer.lab.compare.files import write_result
 from everyformer.system.sealed import read_json, write_json
 
 FORMAT = "everyformer-comparison"

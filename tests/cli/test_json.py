@@ -8,9 +8,9 @@ from typing import Any, cast
 import pytest
 from commands import Say
 
-from everyformer.benchmark.points import Point
 from everyformer.cli import VERBS
-from everyformer.comparison.compare import Outcome
+from everyformer.lab.bench.points import Point
+from everyformer.lab.compare.compare import Outcome
 
 SMALL = "--length 16 --batch 4 --width 16 --layers 1 --heads 2 --threads 1"
 LINES: dict[str, tuple[str, ...]] = {
@@ -41,11 +41,11 @@ def test_every_verb_prints_one_document(
 ) -> None:
     run, calm = str(trained()), str(trained("calm"))
     found = {"experiment": "e", "holds": True, "figures": [], "numbers": {}}
-    monkeypatch.setattr("everyformer.experiments.base.perform", lambda *_: found)
+    monkeypatch.setattr("everyformer.lab.experiments.base.perform", lambda *_: found)
     point = Point("gmlp", 8, seconds=1.0, quartiles=(1.0, 1.0))
-    monkeypatch.setattr("everyformer.benchmark.bench.bench", lambda *_, **__: [point])
+    monkeypatch.setattr("everyformer.lab.bench.bench.bench", lambda *_, **__: [point])
     compared = Outcome([], cast(Any, {"rows": []}), Path(run))
-    monkeypatch.setattr("everyformer.comparison.compare.run_comparison", lambda *_, **__: compared)
+    monkeypatch.setattr("everyformer.lab.compare.compare.run_comparison", lambda *_, **__: compared)
     assert LINES.keys() == VERBS.keys()
     for verb, lines in LINES.items():
         for line in lines:

@@ -12,10 +12,10 @@ from everyformer.cli.flags import FlagGroup, named_flag, unset
 from everyformer.cli.names import spelled
 from everyformer.cli.parsing import VerbOptions
 from everyformer.cli.run_options import read_run
-from everyformer.comparison.config import CompareConfig
 from everyformer.core.errors import GeneError
 from everyformer.core.given import Given
 from everyformer.data import load_dataset
+from everyformer.lab.compare.config import CompareConfig
 from everyformer.training.spec import RunSpec, described, model_config, resolve
 
 

@@ -43,7 +43,7 @@ def test_words_given_now_stand_in_the_place_of_those_before():
 
 @pytest.mark.parametrize("verb", ["compare", "bench"])
 def test_a_mistyped_member_is_told_before_torch_is_asked_for_more(capsys, monkeypatch, verb):
-    for module in ("everyformer.comparison.compare", "everyformer.benchmark.bench"):
+    for module in ("everyformer.lab.compare.compare", "everyformer.lab.bench.bench"):
         monkeypatch.setitem(sys.modules, module, None)
     assert "unknown member 'aft-cov'" in refused(capsys, verb, "attention", "aft-cov")
 

@@ -140,16 +140,16 @@ ALLOWED = {
     "system/files.py": "the one way",
     "training/storage.py:write_tensors": "into a path that a writer gave",
     "training/logging.py:__init__": "appends rows, each with its own sum",
-    "benchmark/measure.py:_reset_peak": "a switch of the kernel's",
+    "lab/bench/measure.py:_reset_peak": "a switch of the kernel's",
     "data/text.py:_encode": "into the folder of `cached`",
     "data/cache.py:write_tokens": "into the folder of `cached`",
     "data/labelled.py:_build": "into the folder of `cached`",
     "data/parallel.py:_build": "into the folder of `cached`",
     "data/images.py:build": "into the folder of `cached`",
-    "datastores/store/writing.py:__init__": "appends rows, each stretch with its own sum",
+    "stores/store/writing.py:__init__": "appends rows, each stretch with its own sum",
     "cli/ranks.py:spoken": "into nothing",
     "cli/ranks.py:tell": "a file of torchrun's, which reads it when this process is gone",
-    "report/style.py:svg_text": "into memory",
+    "lab/show/style.py:svg_text": "into memory",
 }
 
 

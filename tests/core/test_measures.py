@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from everyformer.comparison.results import Metric
-from everyformer.comparison.summary import member_row, rank, time_to
 from everyformer.core.measures import METRICS
 from everyformer.core.tasks import TASKS
+from everyformer.lab.compare.results import Metric
+from everyformer.lab.compare.summary import member_row, rank, time_to
 
 COUNTS = ("tokens_per_second", "tokens", "flops", "steps", "seconds")
 
@@ -162,7 +162,7 @@ def test_a_training_among_holes_of_an_earlier_one_claims_its_memory() -> None:
     """Small blocks went where others had been, and 4 KiB were told of a whole training."""
     program = """
 from types import SimpleNamespace as Any
-from everyformer.comparison import rounds
+from everyformer.lab.compare import rounds
 
 rounds.return_freed_memory()
 full = [bytearray(60_000) for _ in range(2_000)]

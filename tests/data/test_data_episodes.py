@@ -14,9 +14,9 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, DataError, MissingExtraError
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.episodes import EpisodeDataset, as_states, episode_dataset, state_shape
+from everyformer.data.episodes import Episode, Space, Trajectories
+from everyformer.data.episodes.kind import EpisodeDataset, as_states, episode_dataset, state_shape
 from everyformer.genes.model_options import EpisodeShape
-from everyformer.rl import Episode, Space, Trajectories
 from recorded import as_files, as_minari
 
 Load = Callable[..., Dataset]

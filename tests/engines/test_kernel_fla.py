@@ -12,8 +12,8 @@ import torch
 from torch.nn.functional import logsigmoid, pad
 
 from everyformer import functional
-from everyformer.benchmark.peers import Projected, averaged_features
 from everyformer.engines.kernel.denominators import Denominator
+from everyformer.lab.bench.peers import Projected, averaged_features
 from helpers import build_mixer
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError, UnsupportedError
+from everyformer.data.episodes import Space, returns_to_go
 from everyformer.generation.acting import DecisionPolicy
-from everyformer.rl import Space, returns_to_go
 from helpers import build_model, close, shifted
 
 CONTEXT, ROWS = 4, 3

@@ -125,7 +125,7 @@ def test_a_target_that_never_ends_is_cut_off_and_says_so():
 @pytest.mark.parametrize("beam", [2, 4])
 def test_beam_search_equals_marian_of_transformers(alpha, beam):
     transformers = pytest.importorskip("transformers")
-    from everyformer.interop.convert import import_checkpoint
+    from everyformer.lab.convert import import_checkpoint
 
     torch.manual_seed(0)
     config = transformers.MarianConfig(

@@ -12,12 +12,12 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import DataError
 from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.exits import costs as exit_costs_module
-from everyformer.exits.calibration import Calibration, Prompt, drawn, drawn_prompts
-from everyformer.exits.costs import exit_costs, without_exits
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate
 from everyformer.genes.depth.early_exits import exit_of, set_threshold
+from everyformer.lab.exits import costs as exit_costs_module
+from everyformer.lab.exits.calibration import Calibration, Prompt, drawn, drawn_prompts
+from everyformer.lab.exits.costs import exit_costs, without_exits
 from sequence_laws.flops import count_flops
 
 

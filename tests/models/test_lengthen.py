@@ -7,7 +7,7 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.genes.model_options import SummaryOptions
-from everyformer.interop.convert import export_checkpoint, import_checkpoint
+from everyformer.lab.convert import export_checkpoint, import_checkpoint
 from everyformer.models.lengthen import lengthen
 
 ALL = ("query", "key", "value", "output")

@@ -8,11 +8,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import everyformer as ef
-from everyformer.comparison.plan import match_parameters
 from everyformer.core.errors import ConfigError, EveryformerError, GeneError, UnsupportedError
 from everyformer.core.leaks import leak_of
 from everyformer.core.plugins import MODELS, allow_model, command
 from everyformer.family import info, of_family, register_spec
+from everyformer.lab.compare.plan import match_parameters
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure
 

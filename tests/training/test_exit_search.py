@@ -9,8 +9,8 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.data.load import load_dataset
-from everyformer.exits.search import Tried, pareto, read_tries, search_thresholds, write_tries
 from everyformer.genes.depth.early_exits import exit_of, set_threshold
+from everyformer.lab.exits.search import Tried, pareto, read_tries, search_thresholds, write_tries
 from everyformer.training.evaluate import evaluate
 
 

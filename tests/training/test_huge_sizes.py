@@ -16,9 +16,9 @@ from everyformer.core.config import Options, field_types, from_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
-from everyformer.datastores.runs import train_run
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
+from everyformer.stores.runs import train_run
 from everyformer.training.spec import RunSpec, build_run, preset
 from option_walk import all_options, leaves, numbers, shaped
 

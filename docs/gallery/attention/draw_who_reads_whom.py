@@ -9,7 +9,7 @@ weights.
 import matplotlib.pyplot as plt
 
 import everyformer as ef
-from everyformer.report.influence import influence
+from everyformer.lab.report.influence import influence
 
 names = ["attention", "alibi", "routing", "sparse-transformer", "linformer"]
 figure, panels = plt.subplots(1, len(names), figsize=(13, 3), layout="constrained")

@@ -18,7 +18,7 @@ from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.images import read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
-from everyformer.report.pictures import picture_path, save_images
+from everyformer.lab.show.pictures import picture_path, save_images
 from sequence_laws.memory import check_memory
 
 if TYPE_CHECKING:

@@ -7,9 +7,9 @@ from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Bounds, Count, Whole
 from everyformer.core.config import Options
 from everyformer.data.config import DataConfig
-from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.genes.retrieval import KnnOptions
+from everyformer.lab.exits.options import ExitConfig
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
-from everyformer.exits.options import ExitConfig
+from everyformer.lab.exits.options import ExitConfig
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
@@ -27,8 +27,8 @@ def search_exits(
     Raises:
         ConfigError: a threshold is given too.
     """
-    from everyformer.exits.search import pareto, search_thresholds, write_tries
-    from everyformer.report.exits import draw_search
+    from everyformer.lab.exits.search import pareto, search_thresholds, write_tries
+    from everyformer.lab.report.exits import draw_search
     from everyformer.system.status import status
 
     if options.exits != ExitConfig():

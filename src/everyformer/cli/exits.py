@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
-from everyformer.exits.options import ExitConfig
+from everyformer.lab.exits.options import ExitConfig
 
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
@@ -40,8 +40,8 @@ def settle_exits(
         ConfigError: something is asked of a model without early exits.
         CheckpointError: the run's certificate is of another model, or damaged.
     """
-    from everyformer.exits.certificate import Certificate
     from everyformer.genes.depth.early_exits import exits_of, set_threshold
+    from everyformer.lab.exits.certificate import Certificate
     from everyformer.system.fingerprint import weights_digest
 
     chosen = [

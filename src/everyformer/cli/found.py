@@ -11,7 +11,7 @@ from everyformer.core.plugins import command
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
-    from everyformer.comparison.results import Results
+    from everyformer.lab.compare.results import Results
 
 CONFIG, INSIDE = "config.json", "run"
 """what a run holds; the folder that it has in that of a comparison's training"""
@@ -46,7 +46,7 @@ def found_run(folder: str) -> tuple[str, str | None]:
 
 def is_comparison(folder: str) -> bool:
     """True for the folder of a comparison."""
-    from everyformer.comparison.files import RECORD
+    from everyformer.lab.compare.files import RECORD
 
     path = expanded(folder)
     return (path / RECORD).exists() and not (path / CONFIG).exists()
@@ -59,8 +59,8 @@ def compared(folder: str) -> Results:
         CheckpointError: it has none yet; the runs that there are are named. Or its metric is of a
             task that is gone.
     """
-    from everyformer.comparison.files import FORMAT
     from everyformer.core.measures import METRICS
+    from everyformer.lab.compare.files import FORMAT
     from everyformer.system.sealed import read_json
 
     path = expanded(folder) / "results.json"
@@ -77,7 +77,7 @@ def compared(folder: str) -> Results:
 
 def _trained_on(run: Path) -> str | None:
     """Words on a run of a comparison that has gone on since the comparison measured it."""
-    from everyformer.comparison.files import read_result
+    from everyformer.lab.compare.files import read_result
     from everyformer.training.checkpoint import checkpoints
 
     there = checkpoints(run / "checkpoints")

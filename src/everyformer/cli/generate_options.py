@@ -11,9 +11,9 @@ from everyformer.cli.parsing import TrainedOptions
 from everyformer.core.bounds import Count, Whole
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
-from everyformer.exits.options import ExitConfig
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.genes.retrieval import KnnOptions
+from everyformer.lab.exits.options import ExitConfig
 from everyformer.system.files import expanded
 
 

@@ -15,8 +15,6 @@ from typing import Any, Literal
 
 import tyro
 
-from everyformer.benchmark.bench import bench_together
-from everyformer.benchmark.points import BASELINE, Point
 from everyformer.checks.processes import verify_in_processes
 from everyformer.cli.console import table
 from everyformer.cli.parsing import say
@@ -25,6 +23,8 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options, to_dict
 from everyformer.core.errors import EveryformerError
 from everyformer.family import info, list_members
+from everyformer.lab.bench.bench import bench_together
+from everyformer.lab.bench.points import BASELINE, Point
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
 from sequence_laws.verdict import LawResult

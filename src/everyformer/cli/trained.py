@@ -94,16 +94,16 @@ class TrainedRun:
         if store is None:
             if knn != KnnOptions():
                 raise ConfigError("how a datastore is read is said, but not which: give --store")
-            from everyformer.datastores.runs import reading_model
+            from everyformer.stores.runs import reading_model
 
             return reading_model(model, self.path, self.tokenizer(), say)
-        from everyformer.datastores.reader import with_store
+        from everyformer.stores.reader import with_store
 
         return with_store(model, self.text_tokenizer(), store, knn, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
         """Inputs beside ``inputs`` that the run's own store finds."""
-        from everyformer.datastores.runs import reading_model, runner_of
+        from everyformer.stores.runs import reading_model, runner_of
 
         runner = runner_of(self.config)
         if runner is None:
@@ -224,7 +224,7 @@ class TrainedRun:
                 f"{dataset.name} has images of {dataset.image}, but {what} takes "
                 f"{tuple(model['image'])}: resize with --data.size and --data.colour"
             )
-        from everyformer.datastores.runs import reading_data
+        from everyformer.stores.runs import reading_data
 
         return reading_data(self.config, self.path, dataset, say)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from everyformer.data.dataset import Dataset
     from everyformer.genes.config import ModelConfig
     from everyformer.models.base import Model
-    from everyformer.prediction.predictor import Predictor
+    from everyformer.tasks.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores
 
 LM, MLM, TEXT, IMAGE = "lm", "mlm", "classify-text", "classify-image"

@@ -16,7 +16,8 @@ from everyformer.data.builtins import BUILTINS
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.episodes import Episodes, episode_dataset
+from everyformer.data.episodes.kind import Episodes, episode_dataset
+from everyformer.data.episodes.walks import GraphWalk
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
@@ -27,7 +28,6 @@ from everyformer.data.sources import Entry, Source
 from everyformer.data.synthetic import load_generated, load_waves
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.rl.walks import GraphWalk
 from sequence_laws.extras import extra_module
 
 WALKS = 1000

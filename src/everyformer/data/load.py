@@ -64,7 +64,7 @@ def _holds(suffixes: Collection[str]) -> Callable[[Request], bool]:
 
 KINDS: tuple[tuple[str, Callable[[Request], bool]], ...] = (
     ("builtin:BuiltIn", lambda request: request.config.source in BUILTINS),
-    ("episodes:Episodes", _may_be_episodes),
+    ("episodes.kind:Episodes", _may_be_episodes),
     ("arrays:Arrays", _holds(ARRAYS)),
     ("images:Pictures", _holds(PICTURES)),
     ("parallel:ParallelText", lambda request: request.text_task.reads == "parallel text"),

@@ -36,7 +36,7 @@ PARTS = ("train.bin", "validation.bin")
 
 
 class NeighbourTokens(Protocol):
-    """Tokens that followed contexts like those of a row (`everyformer.datastores.table`)."""
+    """Tokens that followed contexts like those of a row (`everyformer.stores.table`)."""
 
     def at(self, positions: np.ndarray) -> np.ndarray:
         """(..., k) int32 tokens for the contexts that end at ``positions`` (...), -1: none."""

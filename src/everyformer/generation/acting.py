@@ -31,7 +31,7 @@ from everyformer.core.errors import ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.modules import evaluating
 from everyformer.core.state import StackState, State
-from everyformer.data.episodes import as_states
+from everyformer.data.episodes.kind import as_states
 from everyformer.engines.softmax.cache import KeyValueState, freed
 from everyformer.family import info
 from everyformer.models.decision import DecisionModel, DecisionTransformer, PresentStep

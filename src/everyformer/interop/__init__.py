@@ -1,1 +1,1 @@
-"""Exchange with other libraries: checkpoints, programs, and modules of torch and transformers."""
+"""Exchange with other libraries: programs, and modules of torch and transformers."""

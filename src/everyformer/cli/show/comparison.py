@@ -14,8 +14,8 @@ TABLE, PAGE = "table", "page"
 
 def draw_table(options: ShowOptions) -> int:
     """Write the table of a comparison, or of several (--others), and print where it is."""
-    from everyformer.report.table_text import table_text
-    from everyformer.report.words import question
+    from everyformer.lab.report.table_text import table_text
+    from everyformer.lab.report.words import question
 
     sources = (options.run, *options.others)
     names = [expanded(source).name for source in sources]
@@ -29,9 +29,9 @@ def draw_table(options: ShowOptions) -> int:
 
 def draw_page(options: ShowOptions) -> int:
     """Write the page of a comparison as one file, and print where it is."""
-    from everyformer.report.booklet import write_booklet
-    from everyformer.report.comparison import page
-    from everyformer.report.headline import answer
+    from everyformer.lab.report.booklet import write_booklet
+    from everyformer.lab.report.comparison import page
+    from everyformer.lab.report.headline import answer
 
     results, folder = _required(options, options.run), expanded(options.run)
     path = folder_of(options, folder) / f"{PAGE}.{options.format}"
@@ -48,8 +48,8 @@ def draw_figures(options: ShowOptions) -> int:
     Raises:
         ConfigError: it has no numbers for them.
     """
-    from everyformer.report.figures import draw_all
-    from everyformer.report.style import save_figure
+    from everyformer.lab.report.figures import draw_all
+    from everyformer.lab.show.style import save_figure
 
     drawings = {drawing.name: drawing for drawing in draw_all(_required(options, options.run))}
     if not drawings:

@@ -13,7 +13,7 @@ from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
 
 if TYPE_CHECKING:
-    from everyformer.comparison.results import Curve, Metric
+    from everyformer.lab.compare.results import Curve, Metric
 
 CURVES = "curves"
 
@@ -37,8 +37,8 @@ def draw_curves(options: ShowOptions) -> int:
     Raises:
         ConfigError: they cannot stand in one figure, since they are of other data.
     """
-    from everyformer.report.curves import Quantity, draw_seeds
-    from everyformer.report.style import save_figure
+    from everyformer.lab.report.curves import Quantity, draw_seeds
+    from everyformer.lab.show.style import save_figure
 
     trainings = [each for source in (options.run, *options.others) for each in _trainings(source)]
     quantities = {Quantity.of_data(each.data, each.metric): each for each in trainings}

@@ -13,8 +13,8 @@ from everyformer.cli.parsing import say
 from everyformer.cli.show.options import ShowOptions
 from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.tasks import LM, TASKS
-from everyformer.exits.options import ExitConfig
 from everyformer.family import info, list_members
+from everyformer.lab.exits.options import ExitConfig
 from everyformer.system.files import expanded
 from everyformer.system.status import status
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from everyformer.data.dataset import Dataset
+    from everyformer.lab.show.confusion import Measured
     from everyformer.models.base import Model
-    from everyformer.report.confusion import Measured
 
 FRESH = {"width": 128, "layers": 2, "heads": 4}
 """size of a member that is shown untrained: positions look as in Vaswani et al.'s figure"""
@@ -48,11 +48,12 @@ class Subject(NamedTuple):
 
 def draw_inside(options: ShowOptions) -> int:
     """Draw the picture that is named, or all that a model has, and print where they are."""
-    from everyformer.report.pictures import Inside, require_picture
-    from everyformer.report.style import save_figure
+    from everyformer.lab.report.figures import FIGURES
+    from everyformer.lab.show.pictures import Inside, require_picture
+    from everyformer.lab.show.style import save_figure
 
     subject = _open(options)
-    require_picture(subject.model, options.what)
+    require_picture(subject.model, options.what, ("curves", "table", "page", *FIGURES))
     inside = Inside(
         subject.model,
         subject.inputs,
@@ -95,7 +96,7 @@ def _open(options: ShowOptions) -> Subject:
 
 def _trained(folder: Path, options: ShowOptions) -> Subject:
     from everyformer.cli.trained import open_run
-    from everyformer.report.learned import rebuilt
+    from everyformer.lab.report.learned import rebuilt
 
     trained = open_run(str(folder))
     inputs, labels = _run_inputs(trained, options)
@@ -109,7 +110,7 @@ def _trained(folder: Path, options: ShowOptions) -> Subject:
 
 def _measure(trained: Any, model: Model, options: ShowOptions) -> Callable[[], Measured] | None:
     """Evaluation of a classifier; None where there are no classes, or the data is not at hand."""
-    from everyformer.report.confusion import MEASURED, Measured
+    from everyformer.lab.show.confusion import MEASURED, Measured
     from everyformer.training.evaluate import evaluate
 
     if not trained.does.classifies:

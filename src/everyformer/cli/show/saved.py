@@ -26,8 +26,8 @@ def draw_saved(options: ShowOptions) -> int:
 
 
 def _certificate(run: Path, path: Path) -> Picture:
-    from everyformer.exits.certificate import Certificate
-    from everyformer.report.exits import draw_certificate, realised
+    from everyformer.lab.exits.certificate import Certificate
+    from everyformer.lab.report.exits import draw_certificate, realised
     from everyformer.system.sealed import read_json
 
     _require(run / CERTIFICATE, "certificate", f"calibrate {run}")
@@ -43,8 +43,8 @@ def _certificate(run: Path, path: Path) -> Picture:
 
 def _pareto(run: Path, path: Path) -> Picture:
     from everyformer.cli.exit_search import RECORD
-    from everyformer.exits.search import pareto, read_tries
-    from everyformer.report.exits import draw_search
+    from everyformer.lab.exits.search import pareto, read_tries
+    from everyformer.lab.report.exits import draw_search
 
     _require(run / RECORD, "search of thresholds", f"eval {run} --search-exits 20")
     tried = read_tries(run / RECORD)

@@ -68,6 +68,6 @@ def draw(options: ShowOptions) -> int:
 
 
 def _of_comparison(what: str) -> bool:
-    from everyformer.report.figures import FIGURES
+    from everyformer.lab.report.figures import FIGURES
 
     return what in ("all", *FIGURES)

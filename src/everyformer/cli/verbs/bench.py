@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import tyro
 
-from everyformer.benchmark.points import BASELINE, Point, Setting, crossover, is_settled
 from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Part, Whole
 from everyformer.core.config import to_dict
 from everyformer.family import info, list_members
+from everyformer.lab.bench.points import BASELINE, Point, Setting, crossover, is_settled
 from sequence_laws.memory import size
 
 
@@ -53,7 +53,7 @@ def run(options: BenchOptions) -> int:
     """Measure and print one table."""
     for name in options.members:
         info(name)
-    from everyformer.benchmark.bench import bench
+    from everyformer.lab.bench.bench import bench
 
     shared = {f.name: getattr(options, f.name) for f in dataclasses.fields(Setting)}
     points: list[Point] = []

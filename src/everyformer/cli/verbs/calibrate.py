@@ -15,15 +15,15 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import DataError, UnsupportedError
 from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig
-from everyformer.exits.learn_then_test import Guarantee
+from everyformer.lab.exits.learn_then_test import Guarantee
 
 if TYPE_CHECKING:
     import numpy as np
 
     from everyformer.cli.trained import TrainedRun
-    from everyformer.exits.calibration import Prompt
-    from everyformer.exits.certificate import Certificate
-    from everyformer.exits.costs import Costs
+    from everyformer.lab.exits.calibration import Prompt
+    from everyformer.lab.exits.certificate import Certificate
+    from everyformer.lab.exits.costs import Costs
 
 OWN_DATA = "what the run was trained on"
 """stands for the source in help"""
@@ -77,11 +77,11 @@ class CalibrateOptions(TrainedOptions, Guarantee):
 def run(options: CalibrateOptions) -> int:
     """Write at every threshold, test, and keep the certificate with the run."""
     from everyformer.cli.trained import open_run
-    from everyformer.exits.calibration import Calibration
-    from everyformer.exits.certificate import Certificate
-    from everyformer.exits.costs import exit_costs
-    from everyformer.exits.learn_then_test import fixed_sequence, require_enough
     from everyformer.genes.depth.early_exits import exit_of
+    from everyformer.lab.exits.calibration import Calibration
+    from everyformer.lab.exits.certificate import Certificate
+    from everyformer.lab.exits.costs import exit_costs
+    from everyformer.lab.exits.learn_then_test import fixed_sequence, require_enough
     from everyformer.system.fingerprint import weights_digest
     from everyformer.system.sealed import write_json
     from everyformer.system.status import status
@@ -185,7 +185,7 @@ def _at_once(batch: int) -> str:
 
 def _prompts(trained: TrainedRun, options: CalibrateOptions) -> list[Prompt]:
     """Prompts that texts are written for."""
-    from everyformer.exits.calibration import Prompt, drawn, drawn_prompts
+    from everyformer.lab.exits.calibration import Prompt, drawn, drawn_prompts
 
     if trained.does.translates:
         pairs = trained.dataset(_config(trained, options))
@@ -239,7 +239,7 @@ def _texts(trained: TrainedRun, options: CalibrateOptions) -> list[np.ndarray]:
     import numpy as np
 
     from everyformer.data.sources import open_source
-    from everyformer.datastores.texts import Texts
+    from everyformer.stores.texts import Texts
 
     tokenizer = trained.tokenizer()
     assert tokenizer is not None

@@ -9,12 +9,12 @@ import tyro
 from everyformer.cli.console import emit
 from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.parsing import Line, say, take
-from everyformer.comparison.config import CompareConfig
 from everyformer.core import plugins as own
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, names
-from everyformer.report.terminal import render
+from everyformer.lab.compare.config import CompareConfig
+from everyformer.lab.report.terminal import render
 from everyformer.system.files import expanded
 from everyformer.training.config import TrainingConfig
 from sequence_laws.names import is_target
@@ -50,9 +50,9 @@ def run(words: Sequence[str]) -> int:
     for name in (member.partition("@")[0] for member in options.members):
         if not is_target(name):
             info(name)
-    from everyformer.comparison.compare import run_comparison
-    from everyformer.comparison.folder import recorded_options
-    from everyformer.report.comparison import write_report
+    from everyformer.lab.compare.compare import run_comparison
+    from everyformer.lab.compare.folder import recorded_options
+    from everyformer.lab.report.comparison import write_report
 
     config = part_of(CompareConfig, options)
     config = dataclasses.replace(config, resume=config.resume or options.collect)
@@ -83,9 +83,9 @@ def run(words: Sequence[str]) -> int:
 
 def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> int:
     """One training of a comparison, or what its jobs have left."""
-    from everyformer.comparison.folder import recorded_options
-    from everyformer.comparison.scheduled import collect_trained, train_one
-    from everyformer.report.comparison import write_report
+    from everyformer.lab.compare.folder import recorded_options
+    from everyformer.lab.compare.scheduled import collect_trained, train_one
+    from everyformer.lab.report.comparison import write_report
 
     if options.collect:
         if options.only is not None or options.overwrite:
@@ -109,7 +109,7 @@ def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> 
 
 def _command(words: Sequence[str], config: CompareConfig) -> str:
     """Command that repeats the whole: the words that began it, then those of now."""
-    from everyformer.comparison.folder import first_command
+    from everyformer.lab.compare.folder import first_command
 
     rest = [word for word in words if word not in ("--resume", "--overwrite", "--collect")]
     only, rest = take(rest, "--only")
@@ -130,7 +130,7 @@ def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     """
     if not {"--resume", "--collect"} & {*line.words} or line.helps:
         return None
-    from everyformer.comparison.folder import begun
+    from everyformer.lab.compare.folder import begun
 
     out = line.peek("out") or CompareOptions.out
     return begun(CompareOptions, out, named=bool(line.placed() or line.file.file))

@@ -18,8 +18,8 @@ from everyformer.core.plugins import command
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:
-    from everyformer.interop.convert.rules import Report
-    from everyformer.interop.convert.source import ModelSource, Opened
+    from everyformer.lab.convert.rules import Report
+    from everyformer.lab.convert.source import ModelSource, Opened
 
 FORMS = {
     "ours": "a saved model, which generate, eval, show and train --from take",
@@ -93,8 +93,8 @@ def run(options: ConvertOptions) -> int:
     out = expanded(options.out).absolute()
     if out.exists() and (not out.is_dir() or options.to in FILES or any(out.iterdir())):
         raise ConfigError(f"{options.out} exists and is not replaced: choose another --out")
-    from everyformer.datastores.runs import runner_of
-    from everyformer.interop.convert.source import find_source, open_source
+    from everyformer.lab.convert.source import find_source, open_source
+    from everyformer.stores.runs import runner_of
     from everyformer.training.run import check_writable
 
     folder, note = found_run(options.source)
@@ -166,7 +166,7 @@ def _write(
 ) -> tuple[Report | None, dict[str, Any]]:
     """Write the model whole or not at all: the tensors of a checkpoint of transformers, and what
     else became of it."""
-    from everyformer.interop.convert.tokenizer import export_tokenizer, exportable
+    from everyformer.lab.convert.tokenizer import export_tokenizer, exportable
 
     model, tokenizer = opened.model, opened.tokenizer
     note = {"tokenizer": opened.note} if opened.note else {}
@@ -178,8 +178,8 @@ def _write(
         save_model(model, out, tokenizer=tokenizer, **opened.known)
         return None, note
     if form == "hf":
-        from everyformer.interop.convert import export_checkpoint
-        from everyformer.interop.convert.checkpoint import read_config
+        from everyformer.lab.convert import export_checkpoint
+        from everyformer.lab.convert.checkpoint import read_config
 
         report = export_checkpoint(model, out, model_type, tokenizer=tokenizer)
         if exportable(tokenizer) and read_config(out)["model_type"] in OWN_SPLITTING:

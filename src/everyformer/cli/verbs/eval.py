@@ -96,7 +96,7 @@ def run(words: Sequence[str]) -> int:
         choose_threads(lambda: evaluate(model, dataset, remember=False, **one))
     translations = _translations(model, dataset, options)
     if windowed:
-        from everyformer.report.lengths import draw_positions
+        from everyformer.lab.show.lengths import draw_positions
         from everyformer.training.scored import write_scores
 
         losses: list[Tensor] = []
@@ -218,7 +218,7 @@ def _lengths(
     rules: dict[str, Any],
 ) -> int:
     """Evaluate at every length, print the table, draw the curve."""
-    from everyformer.report.lengths import draw_lengths
+    from everyformer.lab.show.lengths import draw_lengths
 
     if options.bleu or options.translations is not None or options.search != BeamConfig():
         raise ConfigError(

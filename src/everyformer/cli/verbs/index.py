@@ -14,7 +14,7 @@ from everyformer.data.config import DataConfig, TextSource
 from everyformer.system.signals import GracefulStop
 
 if TYPE_CHECKING:
-    from everyformer.datastores.store.store import Store
+    from everyformer.stores.store.store import Store
 
 PLACES = {
     "ffn-input": "ffn-input",
@@ -64,7 +64,7 @@ def run(options: IndexOptions) -> int:
     if options.data.source is None:
         raise ConfigError("say which texts are to be read: --data FOLDER")
     from everyformer.cli.trained import open_run
-    from everyformer.datastores.indexing import Indexing, index_texts
+    from everyformer.stores.indexing import Indexing, index_texts
 
     trained = open_run(options.run, options.device)
     tokenizer = trained.text_tokenizer()

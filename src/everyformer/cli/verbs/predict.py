@@ -20,9 +20,9 @@ from everyformer.data.options import Header, Separator
 from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:
-    from everyformer.prediction.inputs import Inputs
-    from everyformer.prediction.predictor import Predictor
-    from everyformer.prediction.records import Predictions
+    from everyformer.tasks.prediction.inputs import Inputs
+    from everyformer.tasks.prediction.predictor import Predictor
+    from everyformer.tasks.prediction.records import Predictions
 
 ENDINGS = {".csv": "csv", ".jsonl": "jsonl"}
 """of --out -> what is written"""
@@ -89,8 +89,8 @@ def run(options: PredictOptions) -> int:
     """Print or write every row's prediction, in order."""
     form = _format(options)
     from everyformer.cli.trained import open_run
-    from everyformer.prediction.predictor import Predictor
     from everyformer.system.status import status
+    from everyformer.tasks.prediction.predictor import Predictor
 
     trained = open_run(options.run, options.device)
     reader = Predictor.load(trained.path, average=options.average, device=options.device, say=say)
@@ -118,7 +118,7 @@ def _format(options: PredictOptions) -> str:
 
 def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[Inputs, bool]:
     """The rows that are asked for, and whether they are those held out."""
-    from everyformer.prediction.inputs import Inputs, Reading
+    from everyformer.tasks.prediction.inputs import Inputs, Reading
 
     if options.inputs:
         if options.sequences is not None:
@@ -153,8 +153,8 @@ def _write(
     options: PredictOptions, form: str, reader: Predictor, inputs: Inputs, held_out: bool
 ) -> int:
     """Write all predictions as they come; gives how many."""
-    from everyformer.prediction.records import fields_of
-    from everyformer.prediction.writing import output, write_answers
+    from everyformer.tasks.prediction.records import fields_of
+    from everyformer.tasks.prediction.writing import output, write_answers
 
     out = None if options.out is None else expanded(options.out)
     how: Any = {"top": options.top, "batch": options.batch}
@@ -171,7 +171,7 @@ def _write(
 
 def _write_table(answers: Predictions, columns: list[str], out: TextIO) -> int:
     """Write a table for people, a page at a time; gives how many predictions are in it."""
-    from everyformer.prediction.records import headers, shown
+    from everyformer.tasks.prediction.records import headers, shown
 
     count, page = 0, list[list[Any]]()
     for _, prediction in answers:

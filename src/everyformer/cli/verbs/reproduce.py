@@ -36,8 +36,8 @@ class ReproduceOptions(VerbOptions):
 )
 def run(options: ReproduceOptions) -> int:
     """Run the experiments; exit code 1 if a claim was not seen."""
-    from everyformer.experiments.base import find, perform
-    from everyformer.experiments.study import StudySetting
+    from everyformer.lab.experiments.base import find, perform
+    from everyformer.lab.experiments.study import StudySetting
 
     require_no_file(expanded(options.out))
     chosen = find(options.name)

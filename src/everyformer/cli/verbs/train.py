@@ -34,8 +34,8 @@ def run(words: Sequence[str]) -> int:
     folder = run_folder(options)
 
     from everyformer.data import load_dataset
-    from everyformer.datastores.runs import train_run
     from everyformer.models.draft import require_read
+    from everyformer.stores.runs import train_run
     from everyformer.training import RunDirectory
     from everyformer.training.checkpoint import checkpoints
     from everyformer.training.parallel.world import join, read_launch

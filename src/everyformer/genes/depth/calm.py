@@ -15,7 +15,7 @@ The classifier learns whether layer n finds the same token likeliest as layer N,
 ones counting as much ("balanced"), or which is the first layer that does ("first", by the chances
 of leaving one layer after the other); the layers do not notice. The paper trains it afterwards,
 with all else as it is: ``learns="classifier"``, from a run that has been trained. Which threshold
-keeps a promise, `everyformer calibrate` finds out (`everyformer.exits`).
+keeps a promise, `everyformer calibrate` finds out (`everyformer.lab.exits`).
 
 Cost: a layer's keys and values, 2 d^2 a token, instead of all of it; each layer that decides costs
 V d for softmax, d for the others.

@@ -1,7 +1,7 @@
 """Retrieval: the gene of language models that use neighbours of a store, one file each.
 
-Stores on the disk are `everyformer.datastores.store`, which knows nothing of models; runs that make
-and search them `everyformer.datastores`. Options of both are here, which the command line reads
+Stores on the disk are `everyformer.stores.store`, which knows nothing of models; runs that make
+and search them `everyformer.stores`. Options of both are here, which the command line reads
 without torch.
 """
 

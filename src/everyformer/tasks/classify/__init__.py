@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from everyformer.core.baselines import Baseline
     from everyformer.data.dataset import Dataset
-    from everyformer.prediction.predictor import Predictor
+    from everyformer.tasks.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores
 
 

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from everyformer.prediction.predictor import RowPredictor
-from everyformer.prediction.records import Candidate, candidates, share
-from everyformer.prediction.words import best
+from everyformer.tasks.prediction.predictor import RowPredictor
+from everyformer.tasks.prediction.records import Candidate, candidates, share
+from everyformer.tasks.prediction.words import best
 
 
 class ClassPredictor(RowPredictor):

@@ -10,7 +10,7 @@ from everyformer.tasks.base import LossTask
 if TYPE_CHECKING:
     from everyformer.genes.config import ModelConfig
     from everyformer.models.base import Model
-    from everyformer.prediction.predictor import Predictor
+    from everyformer.tasks.prediction.predictor import Predictor
 
 
 class LanguageModelling(LossTask):

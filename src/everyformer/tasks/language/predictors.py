@@ -12,9 +12,9 @@ from everyformer.core.errors import DataError
 from everyformer.core.wording import shortened
 from everyformer.data.text import encode_prompt
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.prediction.predictor import Predictor
-from everyformer.prediction.records import candidates
-from everyformer.prediction.words import Words
+from everyformer.tasks.prediction.predictor import Predictor
+from everyformer.tasks.prediction.records import candidates
+from everyformer.tasks.prediction.words import Words
 
 MARKS = re.compile(r"\[MASK\]|_{3,}")
 """what stands for one hidden token in a text"""

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from everyformer.prediction.predictor import RowPredictor
+from everyformer.tasks.prediction.predictor import RowPredictor
 
 
 class NumberPredictor(RowPredictor):

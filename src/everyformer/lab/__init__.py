@@ -1,0 +1,1 @@
+"""Work upon models and runs, which the family never imports: compare, measure, draw, convert."""

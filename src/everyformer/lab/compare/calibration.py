@@ -1,0 +1,188 @@
+"""Calibration: speed and memory of every member, and the steps that a budget in seconds is worth.
+
+All speeds that a comparison reports come from `everyformer.lab.compare.rounds`, as medians with
+quartiles. Seconds become steps by the quietest round of all, of which a member has its usual share:
+a moment that the machine gave to one member alone does not count. With t[m, r] the seconds a step
+of member m in round r,
+
+    g[r] = exp(mean_m log t[m, r]),     quiet[m] = median_r (t[m, r] / g[r]) * min_r g[r]
+
+Members of one description are one function by two names, and timed once, so that they do not
+differ.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from everyformer.core.config import to_dict
+from everyformer.core.errors import CheckpointError, ConfigError
+from everyformer.data.dataset import Dataset
+from everyformer.lab.bench.measure import LEAST_SAMPLES
+from everyformer.lab.compare import rounds
+from everyformer.lab.compare.config import CompareConfig
+from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.processes import ended, launch, stopped_by
+from everyformer.lab.compare.results import Calibrated, Interval
+from everyformer.lab.compare.rounds import Timing, TimingRecord
+from everyformer.system.plain import to_json
+from everyformer.system.signals import GracefulStop
+from everyformer.training.config import BUDGETS, TrainingConfig
+from everyformer.training.spec import RunSpec
+
+
+def calibrate(
+    config: CompareConfig,
+    ready: list[Entrant],
+    dataset: Dataset,
+    folder: Path,
+    stop: GracefulStop,
+    say: Callable[[str], None],
+) -> dict[str, Calibrated]:
+    """Speed and memory by member; one that cannot be trained is left out.
+
+    What an earlier sitting measured stays; ``say`` is called where something must be measured.
+    """
+    every = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
+    timed = _representatives(ready, every)
+    sheet = TimingRecord(
+        rounds=1 if config.training.compile else rounds.ROUNDS,
+        budget=config.training.budget,
+        fingerprint=dataset.fingerprint,
+        runs={name: every[name] for name in timed.values()},
+        decode=config.decode,
+    )
+    sheet.measured.update(_earlier(folder, sheet))
+    if not sheet.complete:
+        say("timing a few steps of every member, in turn")
+    while stop.received is None and not sheet.complete:
+        sheet.write(folder)
+        code = launch("rounds", folder, stop)
+        sheet = TimingRecord.read(folder)
+        if stopped_by(code):
+            stop.received = stop.received or code - 128
+        elif stop.received is not None:
+            break
+        elif sheet.at is not None:
+            sheet.measured[sheet.at] = Timing(ended(code))
+        elif code:
+            break
+    finished = sheet.complete
+    _settle(sheet.measured)
+    if finished:
+        sheet.write(folder)
+    return {
+        name: _calibrated(sheet.measured[one], config.training)
+        for name, one in timed.items()
+        if one in sheet.measured and sheet.measured[one].rounds
+    }
+
+
+def _representatives(ready: list[Entrant], runs: dict[str, RunSpec]) -> dict[str, str]:
+    """For each member the first whose data and complete model are the same but for the name."""
+    first: dict[str, str] = {}
+    return {
+        e.member: first.setdefault(
+            to_json([to_dict(runs[e.member].data), to_dict(e.config) | {"member": None}]), e.member
+        )
+        for e in ready
+        if e.config is not None
+    }
+
+
+def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
+    """A member's first training, without what would stretch or shorten it."""
+    planned = job(config, entrant, config.training.seed, config.training.lr)
+    free: dict[str, Any] = {f"budget_{kind}": None for kind in BUDGETS}
+    brief = dataclasses.replace(
+        planned.run.training,
+        steps=config.training.steps or 1,
+        evaluate_every=None,
+        evaluate_sequences=1,
+        checkpoint_every=None,
+        **free,
+    )
+    return dataclasses.replace(planned.run, training=brief)
+
+
+def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
+    """Earlier measurements of the same trainings, so far as all members were measured together.
+
+    A round that was cut short, or in which a member was missing, is measured again with all; what a
+    budget in seconds was worth stays, so that no training has to be made again.
+    """
+    try:
+        earlier = TimingRecord.read(folder)
+    except (CheckpointError, ConfigError):
+        # there is none, or an earlier version wrote it
+        return {}
+    if (earlier.rounds, earlier.fingerprint) != (sheet.rounds, sheet.fingerprint):
+        return {}
+    # as plain values, since options that were read from a file are tables
+    before, now = (
+        {name: to_json(to_dict(run)) for name, run in each.runs.items()}
+        for each in (earlier, sheet)
+    )
+    known = {
+        name: timing
+        for name, timing in earlier.measured.items()
+        if timing.error is None and before[name] == now.get(name)
+    }
+    together = min((len(timing.rounds) for timing in known.values()), default=0)
+    same = len(known) == len(sheet.runs) and earlier.decode == sheet.decode
+    count = together if same else 0
+    return {n: dataclasses.replace(one, rounds=one.rounds[:count]) for n, one in known.items()}
+
+
+def _settle(measured: dict[str, Timing]) -> None:
+    """Say what a step of each member costs while the machine is quiet, once for all sittings."""
+    seconds = {
+        name: [one.cost["seconds"] for one in timing.rounds]
+        for name, timing in measured.items()
+        if timing.rounds
+    }
+    means = [statistics.geometric_mean(one) for one in zip(*seconds.values(), strict=False)]
+    for name, each in seconds.items():
+        timing = measured[name]
+        share = statistics.median(s / mean for s, mean in zip(each, means, strict=False))
+        quietest = min((one.cost for one in timing.rounds), key=lambda cost: cost["seconds"])
+        quiet = timing.quiet or quietest | {"seconds": share * min(means)}
+        measured[name] = dataclasses.replace(timing, quiet=quiet)
+
+
+def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
+    quiet, each = timing.quiet, timing.rounds
+    assert quiet is not None
+    kind, amount = training.budget
+    speed, speed_spread = _summary([one.cost["tokens"] / one.cost["seconds"] for one in each])
+    token = each[-1].decoding
+    decoding = {
+        context: _summary([1000 * one.decoding.seconds[context] for one in each])
+        for context in token.seconds
+    }
+    return {
+        "seconds": quiet["seconds"],
+        "rounds": [one.cost["seconds"] for one in each],
+        "cpu_seconds": quiet["cpu_seconds"],
+        "steps": max(1, math.ceil(amount / quiet[kind])),
+        "precision": timing.precision,
+        "peak_bytes": timing.peak_bytes,
+        "tokens_per_second": speed,
+        "speed_spread": speed_spread,
+        "decode_ms": {context: ms for context, (ms, _) in decoding.items()},
+        "decode_spread": {context: ends for context, (_, ends) in decoding.items() if ends},
+        "decode_bytes": token.state_bytes,
+        "state_bytes": next(reversed(token.state_bytes.values()), None),
+        "longest": token.longest,
+    }
+
+
+def _summary(values: list[float]) -> tuple[float, Interval | None]:
+    """The median, and the quartiles where there are enough values for them."""
+    if len(values) < LEAST_SAMPLES:
+        return statistics.median(values), None
+    low, middle, high = statistics.quantiles(values, n=4)
+    return middle, [low, high]

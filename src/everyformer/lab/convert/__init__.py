@@ -1,0 +1,7 @@
+"""Checkpoints of others into our models and back, tensor by tensor accounted for."""
+
+from everyformer.lab.convert.checkpoint import export_checkpoint, import_checkpoint
+from everyformer.lab.convert.rules import Report
+from everyformer.lab.convert.timm import import_timm
+
+__all__ = ["Report", "export_checkpoint", "import_checkpoint", "import_timm"]

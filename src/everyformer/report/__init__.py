@@ -1,1 +1,0 @@
-"""Figures, pictures of what was learned, and the page of a comparison."""

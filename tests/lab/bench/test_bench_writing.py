@@ -1,0 +1,178 @@
+"""Whole models write beside others' programs: the same weights, the same tokens, in turn."""
+
+import dataclasses
+import importlib
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from everyformer.cli import main
+from everyformer.core.errors import ConfigError
+from everyformer.generation.compiled import CompiledStep
+from everyformer.lab.bench import writing
+from everyformer.lab.bench.limits import least_seconds
+from everyformer.lab.bench.points import Point, Setting
+
+SMALL = Setting(width=16, heads=2, batch=1, seconds=0.001, threads=1)
+SOURCES = ("everyformer", *writing.WRITTEN["gpt"])
+HF = SOURCES[:3]
+
+
+def asked(*sources: str, member: str = "gpt", length: int = 12) -> list[Point]:
+    return [Point(member, length, source, "write") for source in sources]
+
+
+def texts(*sources: str, batch: int, folder: Path) -> list[torch.Tensor]:
+    model, first = writing.model_of(
+        asked("everyformer")[0], dataclasses.replace(SMALL, batch=batch)
+    )
+    return [writing.WRITERS[source](model, first, 12, folder)() for source in sources]
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_all_write_the_same(batch: int, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    ours, *others = texts(*HF, batch=batch, folder=tmp_path)
+    assert ours.shape == (batch, 12)
+    # a text that repeats one token would be written by many a wrong model
+    assert len(set(ours[0].tolist())) > 3
+    for other in others:
+        assert torch.equal(ours, other)
+
+
+def test_llama_writes_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("llama_cpp")
+    ours, theirs = texts("everyformer", "llama.cpp", batch=1, folder=tmp_path)
+    assert torch.equal(ours, theirs)
+
+
+def test_a_file_holds_the_weights_as_llama_reads_them(tmp_path: Path) -> None:
+    """Outputs by inputs, one tensor of queries, keys and values, and none that is not asked for."""
+    gguf = pytest.importorskip("gguf")
+    model, _ = writing.model_of(asked("everyformer")[0], SMALL)
+    writing.write_gguf(model, tmp_path / "model.gguf")
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+    found: dict[str, Any] = {t.name: np.array(t.data) for t in reader.tensors}
+    # of llama.cpp's table for GPT-2
+    block = ("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")
+    layers = {
+        f"blk.{n}.{part}.{end}" for n in range(4) for part in block for end in ("weight", "bias")
+    }
+    ends = {"output_norm.weight", "output_norm.bias", "token_embd.weight", "position_embd.weight"}
+    assert found.keys() - {"output.weight"} == layers | ends
+    assert found["blk.0.attn_qkv.weight"].shape == (48, 16)
+    assert found["blk.3.ffn_up.weight"].shape == (64, 16)
+    assert found["blk.3.ffn_down.weight"].shape == (16, 64)
+    ours = model.state_dict()
+    assert np.array_equal(found["token_embd.weight"], ours["embedding.weight"].numpy())
+    up = [name for name, t in ours.items() if t.shape == (64, 16)]
+    assert np.array_equal(found["blk.0.ffn_up.weight"], ours[up[0]].numpy())
+    numbers = {f.name: f.contents() for f in reader.fields.values()}
+    assert numbers["gpt2.block_count"] == 4
+    assert numbers["gpt2.attention.head_count"] == 2
+    assert numbers["gpt2.context_length"] == 13
+
+
+def test_how_much_is_the_same_is_told() -> None:
+    one = torch.tensor([[1, 2, 3, 4]])
+    assert writing.same(torch.tensor([[1, 2, 0, 4]]), one) == "3 of 4 tokens are the same"
+
+
+@pytest.mark.parametrize(
+    ("source", "member", "change", "told"),
+    [
+        ("everyformer", "gpt", {"precision": "bfloat16"}, "on the CPU in float32"),
+        ("everyformer", "gpt", {"device": "meta"}, "on the CPU in float32"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(
+    source: str, member: str, change: dict[str, Any], told: str
+) -> None:
+    [point] = writing.measured(asked(source, member=member), dataclasses.replace(SMALL, **change))
+    assert point.status == "refused"
+    assert told in point.detail
+
+
+@pytest.mark.full("seconds each", parts=3)
+@pytest.mark.parametrize("member", ["gpt", "aft-simple"])
+def test_compiled_steps_take_turns_and_all_are_told_their_limit(
+    member: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    graphs = []
+
+    def keep(graph: Any, inputs: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(CompiledStep, "backend", staticmethod(keep))
+    ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
+    assert (ours.status, made.status) == ("ok", "ok")
+    assert made.detail == "12 of 12 tokens are the same"
+    token = writing.token_of(ours, SMALL)
+    assert token is not None
+    least = 12 * least_seconds(token, "cpu")
+    assert ours.limit == made.limit == least
+    assert graphs
+
+
+def test_a_member_without_a_state_has_no_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of a plug-in may be, which reads the whole text again for each token."""
+    monkeypatch.setattr(writing, "initial_state", lambda model, rows: None)
+    [ours] = writing.measured(asked("everyformer"), SMALL)
+    assert (ours.status, ours.limit) == ("ok", None)
+
+
+def test_compiled_steps_without_a_text_are_refused() -> None:
+    with pytest.raises(ConfigError, match="give lengths of texts to write"):
+        importlib.import_module("everyformer.lab.bench.bench").bench(["gpt"], (64,), compile=True)
+
+
+@pytest.mark.parametrize(("peers", "compile"), list(itertools.product((False, True), repeat=2)))
+def test_what_was_asked_for_takes_turns(
+    peers: bool, compile: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nothing(measured: Any, points: Any, setting: Any) -> Any:
+        return points, False
+
+    module = importlib.import_module("everyformer.lab.bench.bench")
+    monkeypatch.setattr(module, "_in_process", nothing)
+    points = module.bench(["gpt", "rope"], (), write=(6,), peers=peers, compile=compile)
+    made = (writing.COMPILED,) * compile
+    others = writing.WRITTEN["gpt"] * peers
+    assert [p.source for p in points] == ["everyformer", *made, *others, "everyformer", *made]
+
+
+def test_a_token_in_the_middle_is_counted() -> None:
+    """Weights are read once and keys and values of 6 and of 206 tokens, in float32."""
+    few, many = (
+        writing.token_of(asked("everyformer", length=length)[0], SMALL) for length in (12, 412)
+    )
+    assert few is not None
+    assert many is not None
+    assert few.operations == many.operations
+    assert many.read - few.read == 200 * 4 * 2 * 16 * 4
+
+
+def test_llama_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "llama_cpp", None)
+    ours, theirs = writing.measured(asked("everyformer", "llama.cpp"), SMALL)
+    assert ours.status == "ok"
+    assert theirs.status == "refused"
+    assert "pip install 'everyformer[llama]'" in theirs.detail
+
+
+@pytest.mark.full("seconds each", parts=3)
+def test_the_verb_measures_a_text_beside_its_peers(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    sizes = ("--width", "16", "--heads", "2", "--seconds", "0.001", "--threads", "1")
+    main(["bench", "gpt", "--lengths", "--write", "6", "--peers", *sizes, "--json"])
+    points = {p["source"]: p for p in json.loads(capsys.readouterr().out)}
+    assert tuple(points) == SOURCES
+    assert points["everyformer"]["seconds"] > 0
+    for source in HF[1:]:
+        assert points[source]["detail"] == "6 of 6 tokens are the same"

@@ -1,0 +1,656 @@
+"""Budgets in seconds are fair: steps by rounds in which all take turns, and doubts said aloud."""
+
+import dataclasses
+import itertools
+import os
+import re
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from everyformer.cli import main
+from everyformer.core.tasks import TASKS
+from everyformer.data.config import DataConfig
+from everyformer.lab.bench.points import Point
+from everyformer.lab.compare import calibration, timing
+from everyformer.lab.compare import rounds as rounds_of
+from everyformer.lab.compare.config import CompareConfig
+from everyformer.lab.compare.decoding import Decoded
+from everyformer.lab.compare.estimate import (
+    PAGE,
+    PAGE_OF_MEMBER,
+    PAGE_SO_FAR,
+    START,
+    Estimate,
+)
+from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.verdict import same_functions, verdict
+from everyformer.models.build import configure
+from everyformer.system.signals import GracefulStop, Stopped
+from everyformer.training import loop as training_loop
+from everyformer.training.config import TrainingConfig
+from everyformer.training.spec import RunSpec, preset
+
+Compare = Callable[..., Any]
+Times = list[tuple[str, float]]
+
+
+@pytest.fixture
+def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
+    """The members that were timed, in order, with seconds a step that are given to them: the
+    first, which only says how long a round is, then 0.003, 0.002, 0.004 for all, doubled for
+    gmlp."""
+    calls: Times = []
+    monkeypatch.setattr(rounds_of, "ROUNDS", 3)
+    monkeypatch.setattr(rounds_of, "peak_of", lambda call, device: call() or 3 << 20)
+    monkeypatch.setattr(rounds_of, "_row_seconds", lambda run, dataset: 0.0)
+    rounds = (0.001, 0.003, 0.002, 0.004)
+
+    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        number = sum(name == run.member for name, _ in calls)
+        seconds = rounds[number] * (2 if run.member == "gmlp" else 1)
+        calls.append((run.member, seconds))
+        return {"steps": 1, "seconds": seconds, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
+
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    return calls
+
+
+def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, timed: Times) -> None:
+    done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
+    assert {run["member"]: run["steps"] for run in done.results["runs"]} == {
+        "aft-simple": 5,
+        "gmlp": 3,
+    }
+    told = done.row("gmlp")["calibrated"]
+    assert (told["seconds"], told["rounds"]) == (pytest.approx(0.004), [0.006, 0.004, 0.008])
+    assert (told["cpu_seconds"], told["steps"]) == (0.5, 3)
+    training = done.job("runs/gmlp-seed0")["run"]["training"]
+    assert (training["steps"], training["budget_seconds"]) == (3, None)
+
+
+def test_no_member_pays_for_what_a_process_does_once(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warmed: list[tuple[str, int]] = []
+
+    def row_seconds(run: Any, dataset: Any) -> float:
+        warmed.append((run.member, len(timed)))
+        return 0.0
+
+    monkeypatch.setattr(rounds_of, "_row_seconds", row_seconds)
+    compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
+    assert warmed == [("aft-simple", 0), ("gmlp", 1)]
+
+
+@pytest.mark.parametrize(("seconds", "steps"), [(0.9, (2, 1)), (1.1, (1, 0))])
+def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
+    seconds: float, steps: tuple[int, int], compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[int, int, int]] = []
+
+    def time_steps(run: Any, dataset: Any, steps: int, warm_up: int = 1) -> dict[str, float]:
+        asked.append((run.training.batch, steps, warm_up))
+        return {"steps": 1, "seconds": seconds, "cpu_seconds": 1.0, "tokens": 64, "flops": 1e6}
+
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    done = compare("aft-simple", "--steps", "1", "--training.accumulate", "2")
+    assert done.code == 0, done.err
+    # first as few rows as a step can have, which are two; then the memory, then a round
+    assert asked == [(2, 2, 1), (4, *steps), (4, *steps)]
+
+
+@pytest.mark.parametrize(("allowed", "rounds"), [(0.0019, 1), (0.0021, 2), (0.0041, 3), (9.0, 3)])
+def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
+    allowed: float, rounds: int, compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # a round takes 0.002 s of either, and so much may be spent on each
+    monkeypatch.setattr(rounds_of, "MOST", 0.0)
+    monkeypatch.setattr(rounds_of, "ALLOWED", allowed)
+    clock = itertools.count(step=0.002)
+    monkeypatch.setattr(rounds_of, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
+    assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * (1 + rounds)
+    for member in ("aft-simple", "gmlp"):
+        assert len(done.row(member)["calibrated"]["rounds"]) == rounds
+
+
+@pytest.mark.parametrize("budget", [("--steps", "2"), ("--budget-tokens", "128")])
+def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch, budget: tuple[str, str]
+) -> None:
+    monkeypatch.setattr(rounds_of, "ROUNDS", 5)
+    seconds = (9.0, 0.004, 0.002, 0.001, 0.008, 0.016)
+    step = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
+
+    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        number = sum(name == run.member for name, _ in timed)
+        timed.append((run.member, 0.0))
+        return {**step, "seconds": seconds[number] * (1 + (run.member == "gmlp"))}
+
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    writing = iter(range(1, 100))
+    monkeypatch.setattr(
+        rounds_of,
+        "decode",
+        lambda config, **given: Decoded({"4": next(writing) / 1000}, {"4": 12}),
+    )
+    done = compare("aft-simple", "gmlp", *budget)
+    assert {run["steps"] for run in done.results["runs"]} == {2}
+    row = done.row("aft-simple")
+    # medians; quartiles of 1/16, 1/8, 1/4, 1/2 and 1 lie halfway between the two outermost
+    assert row["tokens_per_second"] == pytest.approx(64 / 0.004)
+    assert row["speed_spread"] == pytest.approx([64 * (1 / 0.016 + 1 / 0.008) / 2, 64 * 750])
+    assert done.row("gmlp")["tokens_per_second"] == pytest.approx(64 / 0.008)
+    # the tokens of aft-simple were the 1st, 3rd ... 11th that were timed, the 1st before the rounds
+    assert (row["decode_ms"], row["decode_spread"]) == ({"4": 7.0}, {"4": [4.0, 10.0]})
+    assert row["state_bytes"] == 12
+
+
+def test_a_round_that_was_cut_short_is_measured_again_with_all(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_steps = rounds_of.time_steps
+
+    def stopped(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        if len(timed) == 5:
+            raise Stopped(signal.SIGTERM)
+        return time_steps(run, dataset, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds_of, "time_steps", stopped)
+        assert compare("aft-simple", "gmlp", "--budget-seconds", "0.01").code == 143
+    # both were timed once before the rounds and once in the first, one in the second
+    assert [name for name, _ in timed] == ["aft-simple", "gmlp", "aft-simple", "gmlp", "aft-simple"]
+    timed[:] = timed[:4]
+    done = compare("--resume", small=False)
+    assert done.code == 0
+    assert [name for name, _ in timed[4:]] == ["aft-simple", "gmlp"] * 2
+    assert {len(row["calibrated"]["rounds"]) for row in done.results["rows"]} == {3}
+    # the quietest of all rounds, not of those before the stop
+    assert done.row("aft-simple")["calibrated"]["seconds"] == pytest.approx(0.002)
+
+
+def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_were_worth(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time_steps = rounds_of.time_steps
+
+    def fails(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        if run.member == "gmlp":
+            raise RuntimeError("today")
+        return time_steps(run, dataset, steps)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rounds_of, "time_steps", fails)
+        before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
+    timed.clear()
+    after = compare("--resume", small=False)
+    assert (before["steps"], after.row("aft-simple")["steps"]) == (5, 5)
+    # by now 0.001 s would be worth 10 steps; told are the rounds with both
+    assert after.row("aft-simple")["calibrated"]["rounds"] == [0.001, 0.003, 0.002]
+    assert after.row("gmlp")["calibrated"]["rounds"] == [0.006, 0.004, 0.008]
+
+
+def test_a_quiet_moment_of_one_member_alone_makes_it_no_more_steps(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, timed: Times
+) -> None:
+    # other work began and ended meanwhile: equally fast members, one of which had two quiet rounds
+    # more or less to itself
+    rounds = {
+        "attention": [0.2, 0.142, 0.147, 0.344, 0.323, 0.31],
+        "learned": [0.2, 0.158, 0.328, 0.322, 0.308, 0.309],
+    }
+    left = {name: iter(seconds) for name, seconds in rounds.items()}
+
+    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
+        told = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
+        return told | {"seconds": next(left[run.member])}
+
+    monkeypatch.setattr(rounds_of, "ROUNDS", 5)
+    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    done = compare("attention", "learned", "--budget-seconds", "1.4")
+    known = {name: done.row(name)["calibrated"] for name in rounds}
+    # shares of the rounds: 0.9480, 0.6695, 1.0336, 1.0241, 1.0016, and what these leave to 1;
+    # the quietest mean is the root of 0.142 * 0.158
+    assert known["attention"]["seconds"] == pytest.approx(1.001617 * 0.149786, rel=1e-5)
+    assert known["learned"]["seconds"] == pytest.approx(0.998386 * 0.149786, rel=1e-5)
+    assert [known[name]["steps"] for name in rounds] == [10, 10]
+
+
+def test_two_names_of_one_function_are_timed_once_and_learn_the_same(
+    compare: Compare, timed: Times
+) -> None:
+    done = compare("attention", "gmlp", "sinusoidal", "--budget-seconds", "0.01")
+    assert [name for name, _ in timed] == ["attention", "gmlp"] * 4
+    first, second = done.row("attention"), done.row("sinusoidal")
+    assert first["calibrated"] == second["calibrated"]
+    assert (first["steps"], first["quality"]) == (second["steps"], second["quality"])
+    assert (first["same_as"], done.row("gmlp")["same_as"]) == (["sinusoidal"], [])
+
+
+def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> None:
+    model = configure("attention", "classify-text", max_length=16, classes=3)
+    ready = [
+        Entrant(name, None, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
+        for name in ("attention", "sinusoidal", "learned", "rope")
+    ]
+    runs = {e.member: RunSpec(e.member) for e in ready}
+    runs["rope"] = dataclasses.replace(runs["rope"], data=DataConfig(length=8))
+    assert calibration._representatives(ready, runs) == {
+        "attention": "attention",
+        "sinusoidal": "attention",
+        "learned": "learned",
+        "rope": "rope",
+    }
+
+
+def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times) -> None:
+    compare("aft-simple", "--budget-seconds", "0.01")
+    timed.clear()
+    done = compare("--resume", "--budget-seconds", "0.02", small=False)
+    assert timed == []
+    assert [run["steps"] for run in done.results["runs"]] == [10]
+
+
+def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
+    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure, ends = rounds_of._measure, {"gmlp"}
+
+    def dying(known: Any, run: Any, *rest: Any) -> Any:
+        if run.member in ends:
+            raise SystemExit
+        return measure(known, run, *rest)
+
+    def process(module: str, folder: Path, stop: GracefulStop) -> int:
+        try:
+            return rounds_of.main(folder)
+        except SystemExit:
+            return -signal.SIGKILL
+
+    monkeypatch.setattr(rounds_of, "_measure", dying)
+    monkeypatch.setattr(calibration, "launch", process)
+    done = compare("gmlp", "aft-simple", "--budget-seconds", "0.01")
+    assert done.code == 0, done.err
+    assert done.row("aft-simple")["steps"] == 5
+    assert done.row("gmlp")["calibrated"] is None
+    doubts = " ".join(done.results["verdict"]["doubts"])
+    assert "the speed of gmlp could not be measured beforehand" in doubts
+
+
+@pytest.mark.usefixtures("steps_timed")
+def test_a_stop_while_steps_are_timed_comes_after_a_step(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[str] = []
+    step = training_loop._Job._step
+
+    def stopped(job: Any) -> None:
+        steps.append(job.dataset.name)
+        step(job)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(training_loop._Job, "_step", stopped)
+    done = compare("gmlp", "aft-simple", "--steps", "50")
+    assert done.code == 143
+    assert len(steps) == 1
+
+
+def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Times) -> None:
+    err = compare("aft-simple", "gmlp", "--budget-seconds", "0.01", "--seeds", "2").err
+    plan = next(line for line in err.splitlines() if "trainings of" in line)
+    assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5 and gmlp 3) each")
+    assert re.search(r"about (\d+ min )?\d+ s in all", plan)
+    assert "up to 3.0 MiB of memory" in plan
+    assert err.index(plan) < err.index("[1 of 4] aft-simple-seed0")
+    assert "[4 of 4] gmlp-seed1" in err
+
+
+def row(member: str = "gmlp", **values: Any) -> dict[str, Any]:
+    """A row as far as a verdict reads it."""
+    speed = {"seconds": 0.1, "rounds": [0.1, 0.11], "cpu_seconds": 0.2, "steps": 100}
+    usual = {
+        "member": member,
+        "quality": 2.0,
+        "interval": [1.9, 2.1],
+        "steps": 100,
+        "tokens": 6400,
+        "trained_tokens_per_second": 640.0,
+        "baseline": None,
+        "beats_baseline": None,
+        "letters": ["a"],
+        "values": [2.0],
+        "load": 1.0,
+        "calibrated": speed,
+    }
+    return usual | values
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({}, None),
+        ({"load": 2.4}, None),
+        ({"load": 3.1}, "3.1 threads wanted its 2 cores"),
+        ({"calibrated": None}, "the speed of gmlp could not be measured"),
+        ({"trained_tokens_per_second": 640 / 1.3}, "speeds scattered (gmlp by 30%)"),
+        ({"trained_tokens_per_second": 640 * 1.3}, "speeds scattered (gmlp by 43%)"),
+        ({"trained_tokens_per_second": 640 / 1.2}, None),
+        ({"steps": 49, "tokens": 3136}, "fewer than 50 steps were made (gmlp 49)"),
+        ({"steps": 50, "tokens": 3200}, None),
+    ],
+)
+def test_seconds_that_were_not_shared_evenly_are_doubted(
+    change: dict[str, Any], said: str | None
+) -> None:
+    rows: Any = [row(**change), row("attention", letters=["b"])]
+    doubts = verdict(rows, "loss", in_seconds=True, cores=2)["doubts"]
+    assert doubts == [] if said is None else said in "; ".join(doubts)
+
+
+def test_equal_steps_are_fair_on_any_machine() -> None:
+    rows: Any = [row(load=9.0, calibrated=None, trained_tokens_per_second=1.0)]
+    found = verdict(rows, "loss", in_seconds=False, cores=2)
+    assert (found["best"], found["doubts"], found["useful"]) == (["gmlp"], [], True)
+    assert (found["smallest"], found["ended"]) == (None, None)
+
+
+def test_the_best_are_all_that_share_a_letter_with_the_first() -> None:
+    tiers = [["a"], ["a", "b"], ["b"], ["a"]]
+    rows: Any = [row(name, letters=t) for name, t in zip("wxyz", tiers, strict=True)]
+    assert verdict(rows, "loss", in_seconds=True, cores=2)["best"] == ["w", "x", "z"]
+
+
+def test_equal_losses_to_the_last_digit_are_one_function() -> None:
+    losses = {"attention": [3.0, 2.0], "bigbird": [3.0, 2.0], "gmlp": [3.0, 2.0 + 1e-15]}
+    runs: Any = [
+        {"member": m, "evaluations": [{"evaluation": {"loss": v}} for v in values]}
+        for m, values in losses.items()
+    ]
+    rows: Any = [row(member) for member in losses]
+    assert same_functions(rows, runs) == [["bigbird"], ["attention"], []]
+    # a store is read when the training is over
+    rows[1]["quality"] = 1.5
+    assert same_functions(rows, runs) == [[], [], []]
+
+
+class Batches:
+    """A text of 32 held-out windows, as far as an estimate reads it."""
+
+    does, length = TASKS["lm"], 64
+
+    def validation_batches(self, size: int, limit: int | None = None) -> Any:
+        count = min(32, limit or 32)
+        return (SimpleNamespace(inputs=range(min(size, count - n))) for n in range(0, count, size))
+
+
+HELD_OUT: Any = Batches()
+SPEED: Any = {
+    "rounds": [0.1, 0.05, 9.0],
+    "seconds": 0.1,
+    "steps": 10,
+    "state_bytes": 4,
+    "decode_ms": {"4": 2.0, "8": 5.0},
+}
+
+
+@pytest.mark.parametrize(
+    ("member", "training", "speed", "seconds"),
+    [
+        # 10 steps of the median round; a row is read in 0.4 / 16 of a step: 32 in an evaluation, 32
+        # by position; three quarters of a window are written, a token in 2 ms
+        ("gmlp", {}, {}, 1.0 + 64 * 0.0025 + 0.096),
+        ("gmlp", {"evaluate_every": 4}, {}, 1.0 + 128 * 0.0025 + 0.096),
+        ("gmlp", {"evaluate_sequences": 8}, {}, 1.0 + 40 * 0.0025 + 0.096),
+        ("gmlp", {"batch": 4}, {}, 1.0 + 64 * 0.01 + 0.096),
+        # every token reads a quarter of a window again, which takes longer than after 4 tokens
+        ("gmlp", {"batch": 1}, {"state_bytes": None}, 1.0 + 64 * 0.04 + 48 * 0.01),
+        ("gmlp", {}, {"state_bytes": None}, 1.0 + 64 * 0.0025 + 0.096),
+        # 65,536 tokens are stored, read in windows of 64 that overlap by half
+        ("knn-lm", {}, {}, 1.0 + (64 + 2048) * 0.0025 + 0.096),
+    ],
+)
+def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
+    member: str, training: dict[str, Any], speed: dict[str, Any], seconds: float
+) -> None:
+    config = CompareConfig(members=(member,), training=TrainingConfig(steps=10, **training))
+    ready = [Entrant(member, None, configure(member, "lm", max_length=64), 1)]
+    found = Estimate(config, ready, HELD_OUT, {member: SPEED | speed})
+    around = START + PAGE_SO_FAR + PAGE + PAGE_OF_MEMBER
+    assert found.seconds == pytest.approx(around + seconds)
+    assert found.left == found.seconds
+    timed = Estimate(config, ready, HELD_OUT, {member: SPEED | speed}, {512: 3.0, 1024: 7.0})
+    assert timed.left == pytest.approx(found.seconds + 10.0)
+
+
+def test_the_parts_of_the_whole_follow_one_another() -> None:
+    members = ("gmlp", "attention")
+    config = CompareConfig(members=members, seeds=2, training=TrainingConfig(steps=10))
+    ready = [Entrant(m, preset(m), configure(m, "lm", max_length=8), 1) for m in members]
+    estimate = Estimate(config, ready, HELD_OUT, dict.fromkeys(members, SPEED))
+    assert estimate.trainings == 4
+    end, after = 0.0, estimate.seconds
+    for number, (entrant, seed) in enumerate(itertools.product(ready, (0, 1)), start=1):
+        planned = job(config, entrant, seed, 0.001)
+        part = estimate.part(planned)
+        assert (part.number, part.of) == (number, 4)
+        assert part.begin == pytest.approx(end)
+        assert end < part.end < 1
+        assert part.after < after
+        end, after = part.end, part.after
+        estimate.over(planned, seconds=estimate._each[entrant.member])
+
+
+def of_two_seeds(layers: dict[int, float]) -> tuple[Estimate, list[Any]]:
+    """An estimate of two trainings that could not be timed, and the trainings."""
+    config = CompareConfig(members=("gmlp",), seeds=2, training=TrainingConfig(steps=10))
+    ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
+    estimate = Estimate(config, ready, HELD_OUT, {}, layers)
+    return estimate, [job(config, ready[0], seed, 0.001) for seed in (0, 1)]
+
+
+def test_what_is_left_follows_what_it_really_took() -> None:
+    estimate, (first, second) = of_two_seeds({})
+    expected = estimate._each["gmlp"]
+    estimate.over(first, seconds=3 * expected)
+    rest = estimate.seconds - 2 * expected
+    assert estimate.part(second).after == pytest.approx(3 * rest)
+    assert estimate.left == pytest.approx(3 * (rest + expected))
+
+
+def test_each_kind_of_work_is_corrected_by_its_own() -> None:
+    estimate, (first, _) = of_two_seeds({512: 3.0, 1024: 7.0})
+    trainings = estimate.left - 10.0
+    estimate.timed(512, 6.0)
+    assert estimate.left == pytest.approx(trainings + 14.0)
+    estimate.over(first)  # in an earlier sitting: it says nothing of the speed of this one
+    assert estimate.left == pytest.approx(trainings - estimate._each["gmlp"] + 14.0)
+
+
+def test_what_was_said_of_the_time_is_corrected_where_it_was_far_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(perf_counter=lambda: now[0])
+    monkeypatch.setattr("everyformer.lab.compare.estimate.time", clock)
+    estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
+    whole = estimate.told()
+    now[0] += 33.0
+    estimate.timed(512, 33.0)  # 1.1 of what was expected
+    assert estimate.news() is None
+    estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
+    estimate.told()
+    now[0] += 60.0
+    estimate.timed(512, 60.0)
+    assert estimate.news() == pytest.approx(whole - 100.0 + 140.0)
+    assert estimate.news() is None
+
+
+def test_what_earlier_sittings_finished_is_not_foretold(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[float] = []
+    told = Estimate.told
+
+    def noted(estimate: Estimate) -> float:
+        left.append(told(estimate))
+        return left[-1]
+
+    monkeypatch.setattr(Estimate, "told", noted)
+    compare("gmlp", "--steps", "1", "--seeds", "2")
+    compare("--resume", small=False)
+    assert left[0] > 2 * START
+    assert left[1] == pytest.approx(PAGE + PAGE_OF_MEMBER)
+
+
+def test_layers_are_foretold_by_what_a_short_length_took(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, asked = [0.0], []
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append(length)
+        now[0] += 20.0
+        return [Point(name, length, seconds=0.5) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    config = CompareConfig(members=("linear",), lengths=(4096, 2048), model={"width": 512})
+    times = timing.LayerTimes(config, ["linear"], tree)
+    times.pilot()
+    # 12 calls of each took 12 s, and 8 s went by beside them; half of a call at 1,024 tokens and
+    # width 512 mixes, which is quadratic in attention
+    assert times.expected() == pytest.approx(
+        {
+            2048: 8 + 12 * (0.5 * 2 + 0.5 * (2 + 4) / 2),
+            4096: 8 + 12 * (0.5 * 4 + 0.5 * (4 + 16) / 2),
+        }
+    )
+    assert [*times.measure()] == [(4096, 20.0), (2048, 20.0)]
+    assert asked == [1024, 4096, 2048]
+    assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_layers_are_measured_where_members_are_trained(
+    device: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append(given["device"])
+        return [Point(name, length, seconds=0.5) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "pick_device", torch.device)  # whether it is there or not
+    training = TrainingConfig(budget_tokens=1, device=device)
+    config = CompareConfig(members=("linear",), lengths=(256,), training=training)
+    assert [length for length, _ in timing.LayerTimes(config, ["linear"], tree).measure()] == [256]
+    assert asked == [device]
+
+
+def test_layers_are_foretold_by_how_they_grew_where_a_row_claims_less(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a mixer of one's own a claim may be wrong: 10 minutes were said that became 16."""
+    now = [0.0]
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        seconds = {name: 1e-6 * length ** (2 if name == "linear" else 1) for name in names}
+        now[0] += 12 * sum(seconds.values()) + 5
+        return [Point(name, length, seconds=seconds[name]) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    config = CompareConfig(members=("linear",), lengths=(256, 512, 1024, 2048))
+    times = timing.LayerTimes(config, ["linear"], tree)
+    times.pilot()
+    said = times.expected()
+    assert [*said] == [1024, 2048]
+    took = dict(times.measure())
+    assert took == pytest.approx(said, rel=0.02)
+
+
+def test_a_page_is_written_after_every_member(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pages: list[tuple[list[str], bool]] = []
+
+    def drawn(results: Any, folder: Path, complete: bool) -> None:
+        pages.append((results["waiting"], complete))
+
+    monkeypatch.setattr("everyformer.lab.report.comparison.write_report", drawn)
+    compare("gmlp", "attention", "aft-simple", "--steps", "1")
+    assert pages == [
+        (["attention", "aft-simple"], False),
+        (["aft-simple"], False),
+        ([], False),
+        ([], True),
+    ]
+
+
+def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = [Point("gmlp", 8, seconds=1.0), Point("attention", 8, seconds=1.0)]
+    monkeypatch.setattr(timing, "bench_together", lambda *_, **__: points)
+    done = compare("gmlp", "--steps", "1", "--lengths", "8")
+    before = done.results["rows"]
+
+    def stopped(*given: Any) -> dict[str, Any]:
+        os.kill(os.getpid(), signal.SIGTERM)
+        return {}
+
+    monkeypatch.setattr("everyformer.lab.compare.compare.calibrate", stopped)
+    again = compare("--resume", small=False)
+    assert again.code == 143
+    assert again.results["rows"] == before
+    assert len(before) == 1
+
+
+def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], int]] = []
+
+    def measured(names: list[str], length: int, **given: Any) -> Any:
+        asked.append((names, length))
+        return [Point(name, length, seconds=float(length)) for name in names]
+
+    monkeypatch.setattr(timing, "bench_together", measured)
+    compare("gmlp", "--steps", "1", "--lengths", "8", "16")
+    assert asked == [(["attention", "gmlp"], 8), (["attention", "gmlp"], 16)]
+    asked.clear()
+    done = compare("--resume", "--lengths", "8", "32", small=False)
+    assert asked == [(["attention", "gmlp"], 32)]
+    assert {(p["member"], p["length"]) for p in done.results["bench"]} == {
+        ("attention", 8),
+        ("attention", 32),
+        ("gmlp", 8),
+        ("gmlp", 32),
+    }
+
+
+def test_the_next_commands_name_paths_that_are_there(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    longer = "train gmlp longer, for 100 steps"
+    done = compare("gmlp", "--steps", "2")
+    # no better than counting tokens: not recommended
+    assert [words for words, _ in done.results["next"]] == [longer]
+    monkeypatch.setattr("everyformer.core.tasks.constant", lambda *given: None)
+    done = compare("--resume", small=False)
+    commands = dict(done.results["next"])
+    use = "use gmlp, first in bits per byte after 2 steps, though not settled"
+    assert list(commands) == [use, "look into it", longer]
+    assert all(command in done.out for command in commands.values())
+    words = commands[longer].split()
+    assert words[-2:] == ["--steps", "100"]
+    assert main(words[1:]) == 0
+    again = compare("--resume", small=False)
+    assert again.runs("gmlp")[0]["steps"] == 2
+    assert max(line["step"] for line in again.runs("gmlp")[0]["evaluations"]) == 2
