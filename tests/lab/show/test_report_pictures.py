@@ -11,7 +11,6 @@ import pytest
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.image import imread
-from report_results import made_up
 
 from everyformer.cli import main
 from everyformer.core.config import to_dict
@@ -35,6 +34,7 @@ from everyformer.lab.show.pictures import (
 from everyformer.models.base import Model
 from everyformer.models.build import build_model, configure, create_model
 from everyformer.training import RunDirectory, TrainingConfig, train
+from report_results import made_up
 
 IDS = torch.arange(12)[None]
 
