@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import NASTY, made_up
 
 from everyformer.core.errors import EveryformerError
 from everyformer.lab.compare.collect import write
 from everyformer.lab.report.compare import Comparison
 from everyformer.lab.report.terminal import render
+from report_results import NASTY, made_up
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_results import made_up, many
 
 from everyformer.lab.report.cost import draw_cost, front
 from everyformer.lab.report.selection import styles_of
+from report_results import made_up, many
 
 
 def test_the_front_is_all_that_no_other_dominates() -> None:

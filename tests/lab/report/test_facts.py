@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from report_results import made_up
 
 from everyformer.lab.compare.verdict import verdict
 from everyformer.lab.report.facts import facts, now, remedies
+from report_results import made_up
 
 
 def _doubting(changes: dict[str, Any], in_seconds: bool = True) -> Any:

@@ -4,11 +4,11 @@ import re
 from typing import Any
 
 import pytest
-from report_results import made_up, many, same
 
 from everyformer.lab.compare.verdict import verdict
 from everyformer.lab.report.figures import draw_all
 from everyformer.lab.report.headline import answer, winners
+from report_results import made_up, many, same
 
 BUSY = "the machine had other work (a load of 3.2 beside 2 threads of training on 2 cores)"
 SHORT = "fewer than 50 steps were made (gmlp 45)"

@@ -4,12 +4,12 @@ import itertools
 
 import pytest
 from matplotlib.text import Text
-from report_results import made_up, many
 
 from everyformer.lab.report.figures import draw_all
 from everyformer.lab.report.lines import spread
 from everyformer.lab.report.selection import baseline, styles_of
 from everyformer.lab.show.style import styled
+from report_results import made_up, many
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ import statistics
 from typing import Any
 
 import pytest
-from report_results import made_up, many, same
 
 from everyformer.core.measures import METRICS
 from everyformer.core.wording import few, listed
@@ -12,6 +11,7 @@ from everyformer.lab.compare.contrasts import seeds_for, smallest_seen
 from everyformer.lab.report.notes import beyond, notes
 from everyformer.lab.report.terminal import render
 from everyformer.lab.report.words import brief, question, title, visible
+from report_results import made_up, many, same
 from sequence_laws.memory import size
 
 

@@ -15,7 +15,6 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 from matplotlib.layout_engine import ConstrainedLayoutEngine
-from report_results import made_up, many
 
 from everyformer.core.errors import UnsavedError
 from everyformer.family import info, list_members
@@ -29,6 +28,7 @@ from everyformer.lab.show.style import (
     styled,
     svg_text,
 )
+from report_results import made_up, many
 
 
 @styled

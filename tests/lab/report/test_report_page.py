@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import NASTY, made_up, many
 
 from everyformer.lab.report.comparison import _repeat, _used, changes, write_report
+from report_results import NASTY, made_up, many
 
 VOID = {"meta", "br", "img", "link", "hr", "input"}
 

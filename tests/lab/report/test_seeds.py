@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from report_results import made_up
 
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError
@@ -14,6 +13,7 @@ from everyformer.lab.compare.files import RECORD
 from everyformer.lab.compare.summary import mean_interval
 from everyformer.lab.report.curves import Quantity, draw_seeds
 from everyformer.system.sealed import write_json
+from report_results import made_up
 
 PLAIN, LOSS = Quantity("nats per token", 1.0), Quantity("nats per token", 2.0)
 

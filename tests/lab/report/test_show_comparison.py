@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from report_results import made_up
 
 from everyformer.cli import main
 from everyformer.lab.report.figures import FIGURES
 from everyformer.system.sealed import write_json
+from report_results import made_up
 
 Say = Callable[..., tuple[int, str, str]]
 """words -> exit code, stdout, stderr"""

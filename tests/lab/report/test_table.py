@@ -3,9 +3,9 @@
 from typing import Any
 
 import pytest
-from report_results import made_up, many, same
 
 from everyformer.lab.report.table import Cell, cells, limits
+from report_results import made_up, many, same
 
 THREE = ("attention", "gmlp", "linear")
 CROSSOVER = "layer faster than attention from (tokens)"

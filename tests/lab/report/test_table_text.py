@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
-from report_results import made_up, many
 
 from everyformer.core.errors import ConfigError
 from everyformer.lab.report.booklet import LINES, _texts, write_booklet
 from everyformer.lab.report.table import cells
 from everyformer.lab.report.table_text import table_text
+from report_results import made_up, many
 
 NASTY = r"a_b & 50% $x$ #1 {c} \d ~e^f | <g>"
 
