@@ -1,12 +1,16 @@
 """The former name of `everyformer.lab.convert`, for one version."""
 
-import sys
 import warnings
 from importlib import import_module
+from typing import Any
 
-warnings.warn(
-    "everyformer.interop.convert is everyformer.lab.convert now: import it from there",
-    FutureWarning,
-    stacklevel=2,
-)
-sys.modules[__name__] = import_module("everyformer.lab.convert")
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("__"):
+        raise AttributeError(name)
+    warnings.warn(
+        f"everyformer.interop.convert is everyformer.lab.convert now: import {name} from there",
+        FutureWarning,
+        stacklevel=2,
+    )
+    return getattr(import_module("everyformer.lab.convert"), name)
