@@ -47,7 +47,7 @@ class M(StreamingMixer):
     def build(self, max_length):
         self.out = nn.Linear(self.width, self.width)
 
-    def mix(self, rows, state):
+    def forward_rows(self, rows, state):
         y = self.out(rows.x)
         return MixerOutput(y, state, {})
 
@@ -120,7 +120,10 @@ KNOWN = [
         f"{FAILS}{AT}<module>: ImportError: cannot import name 'nothing'",
     ),
     ("needs an extra", CLASS, EXTRA + CLASS, 1, f"{FAILS}it needs the package 'nothing', which"),
-    ("has no mix", "def mix", "def mixes", 2, r":M' \(PLUGIN, line \d+\) has no method 'mix'"),
+    (
+        "has no forward_rows", "def forward_rows", "def forward_row", 2,
+        r":M' \(PLUGIN, line \d+\) has no method 'forward_rows'",
+    ),
     ("has no build", "def build", "def built", 2, "has no method 'build'"),
     (
         "has no forward", MIXER, "from everyformer import Mixer\nclass M(Mixer): name = 'mine'",
@@ -142,12 +145,17 @@ KNOWN = [
     ),
     ("has no keywords", CLASS, f"{NO_KEYWORDS}\nclass N(StreamingMixer):\n", 1, NOT_BUILT + "Type"),
 ]  # fmt: skip
-GAVE = r"the mixer 'mine' \(PLUGIN, line HERE, M.mix\) gave "
+GAVE = r"the mixer 'mine' \(PLUGIN, line HERE, M.forward_rows\) gave "
 SHAPE = r"of float32 on cpu, not \(2, 5, 8\), for x"
 RUN = [
-    ("raises", Y, "        1 / 0  # here\n", f"{AT}M.mix: {ZERO}"),
-    ("ends", Y, "        sys.exit(0)  # here\n", f"{AT}M.mix: {ENDED}"),
-    ("is not done", Y, "        raise NotImplementedError  # here\n", f"{AT}M.mix: NotImplemented"),
+    ("raises", Y, "        1 / 0  # here\n", f"{AT}M.forward_rows: {ZERO}"),
+    ("ends", Y, "        sys.exit(0)  # here\n", f"{AT}M.forward_rows: {ENDED}"),
+    (
+        "is not done",
+        Y,
+        "        raise NotImplementedError  # here\n",
+        f"{AT}M.forward_rows: NotImplemented",
+    ),
     ("fails in backward", CLASS, FUNCTION, f"{AT}F.backward: ValueError: (one ){{75}}\\.\\.\\. "),
     ("too short", Y, f"{Y}        y = y[:, 1:]\n", rf"{GAVE}y \(2, 4, 8\) {SHAPE}"),
     ("too narrow", Y, f"{Y}        y = y[..., 1:]\n", rf"{GAVE}y \(2, 5, 7\) {SHAPE}"),
@@ -214,10 +222,10 @@ def written(plugin: Path, old: str, new: str) -> str:
 
 
 def expected(plugin: Path, said: str) -> str:
-    """What is said of a plug-in, with its file and the line that is marked, or that of `mix`."""
+    """What is said of a plug-in, with its file and the line that is marked, or of the method."""
     lines = plugin.read_text().splitlines()
     marked = [n for n, line in enumerate(lines, 1) if "# here" in line]
-    marked += [n for n, line in enumerate(lines, 1) if "def mix(" in line]
+    marked += [n for n, line in enumerate(lines, 1) if "def forward_rows(" in line]
     here = str(marked[0]) if marked else "-"
     return said.replace("PLUGIN", re.escape(str(plugin))).replace("HERE", here)
 

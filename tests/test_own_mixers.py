@@ -278,15 +278,15 @@ IGNORES = "no output depends on a later token, so it is causal alone"
         ("", IGNORES),
         ("    reads = 'both'\n", IGNORES),
         # it obeys
-        ("    def mix(self, rows, state):\n"
+        ("    def forward_rows(self, rows, state):\n"
          "        mean = rows.x.mean(1, keepdim=True).expand_as(rows.x)\n"
-         "        return MixerOutput(super().mix(rows, state).y if self.causal else mean, None, {})"
-         "\n", True),
+         "        y = super().forward_rows(rows, state).y if self.causal else mean\n"
+         "        return MixerOutput(y, None, {})\n", True),
         # it reads no other token, so nothing is found out
-        ("    def mix(self, rows, state):\n"
+        ("    def forward_rows(self, rows, state):\n"
          "        return MixerOutput(self.out(self.value(rows.x)), None, {})\n", True),
         # each token reads the next one alone
-        ("    def mix(self, rows, state):\n"
+        ("    def forward_rows(self, rows, state):\n"
          "        return MixerOutput(rows.x.roll(-1, 1), None, {})\n", True),
         ("    def build(self, max_length):\n"
          "        super().build(max_length)\n"

@@ -13,9 +13,9 @@ from sequence_laws.flops import count_flops
 def test_a_state_is_extended_as_by_a_call_with_less_work(name, options):
     mixer: Mixer = build_mixer(name, width=8, heads=2, causal=True, **options)
     x, state = draw(2, 9, 8), mixer.init_state(2)
-    called, extended = mixer(x, state=state).state, mixer.extend(x, state=state)
+    called, extended = mixer(x, state=state).state, mixer.append(x, state=state)
     assert called is not None
     close(named_tensors(extended), named_tensors(called))
     with torch.no_grad():
-        work = [count_flops(f) for f in (lambda: mixer.extend(x, state=state), lambda: mixer(x))]
+        work = [count_flops(f) for f in (lambda: mixer.append(x, state=state), lambda: mixer(x))]
     assert work[0] < work[1] / 2

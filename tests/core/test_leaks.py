@@ -36,7 +36,7 @@ def model_of(reads: Reads) -> nn.Module:
         def build(self, max_length: int | None) -> None:
             self.out = nn.Linear(self.width, self.width)
 
-        def mix(self, rows: Rows, state: Any) -> MixerOutput:
+        def forward_rows(self, rows: Rows, state: Any) -> MixerOutput:
             return MixerOutput(reads(rows.x), None, {})
 
     return nn.Sequential(Reader(width=4, causal=True))

@@ -78,7 +78,7 @@ def test_a_part_that_a_member_cannot_honour_is_refused(name):
 
 def test_what_is_told_for_a_compiler_is_no_part_to_honour():
     flags = torch.ones(1, 3, dtype=torch.bool)
-    mask = Mask(global_tokens=flags, front=3)
+    mask = Mask(global_tokens=flags, prefix=3)
     assert mask.parts() == ["global_tokens"]
     mask.require("a mixer", frozenset({"global_tokens"}))
 

@@ -23,12 +23,12 @@ def test_turned_heads_are_heads_turned(options: dict[str, Any], calls: int) -> N
     x, by = draw(2, 5, 12), draw(1, 1, 5, 4, seed=2)
     sizes = []
 
-    def turn(heads: Tensor) -> Tensor:
+    def apply_rotary(heads: Tensor) -> Tensor:
         sizes.append(heads.shape[1])
         return heads * by + heads.flip(-1)
 
     q, k, v = project(x)
-    turned = project(x, turn=turn)
+    turned = project(x, apply_rotary=apply_rotary)
     for got, expected in zip(turned, (q * by + q.flip(-1), k * by + k.flip(-1), v), strict=True):
         close(got, expected)
     assert len(sizes) == calls

@@ -87,7 +87,7 @@ def test_global_tokens_stand_in_front():
     assert made.mask.keep.tolist() == [[True] * 10 + [False]]
     assert made.mask.global_tokens.tolist() == [[True] * 3 + [False] * 8]
     assert made.mask.sentences[0, :10].tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 1, 2]
-    assert made.mask.front == 3
+    assert made.mask.prefix == 3
 
 
 def test_global_tokens_of_a_document_stand_before_its_text():
@@ -96,13 +96,13 @@ def test_global_tokens_of_a_document_stand_before_its_text():
     assert made.x.flatten().tolist() == [-1, -2, 1, 2, 3, 4, -3, 5, 6, -4, 7, 8]
     assert made.mask.documents.tolist() == [[0] * 6 + [1] * 3 + [2] * 3]
     assert made.mask.sentences.tolist() == [[0, 1, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3]]
-    assert made.mask.front is None
+    assert made.mask.prefix is None
 
 
 def test_what_is_marked_in_a_text_stays_a_global_token():
     _, _, made = opened(Mask(global_tokens=flags("10000000")), **EVERY)
     assert made.mask.global_tokens.tolist() == [[True] * 4 + [False] * 7]
-    assert made.mask.front is None
+    assert made.mask.prefix is None
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)

@@ -13,13 +13,13 @@ from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import drop, make_norm
 from everyformer.blocks.wiring import Around, Part, Stream, Wiring
-from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import LayerOutput, Losses, MixerOutput
 from everyformer.core.state import LayerState, State
+from everyformer.core.subset import TokenSubset
 from everyformer.engines.drawing import uniform_rows
 
 
@@ -73,7 +73,7 @@ class Block(nn.Module):
         mask: Mask | None = None,
         state: State | None = None,
         taps: Collection[str] = (),
-        chosen: Chosen | None = None,
+        chosen: TokenSubset | None = None,
     ) -> LayerOutput:
         """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
 
@@ -108,7 +108,7 @@ class Block(nn.Module):
         context: State | None = None,
         mask: Mask | None = None,
         state: State | None = None,
-        chosen: Chosen | None = None,
+        chosen: TokenSubset | None = None,
     ) -> LayerOutput:
         """Output of one sub-layer for what it reads, (batch, length, width), dropped out.
 
@@ -135,9 +135,9 @@ class Block(nn.Module):
         return self.feedforward is None or self.feedforward.by_token
 
     @property
-    def takes_in(self) -> bool:
+    def can_append(self) -> bool:
         """True if tokens can be taken in later, for less than the cost of outputs."""
-        return self.by_token and (self.mixer.takes_in() or self.mixer.answers_some)
+        return self.by_token and (self.mixer.can_append() or self.mixer.supports_subset)
 
     def init_state(self, batch_size: int, **like: Any) -> State:
         """The state before the first token; ``like``: device and dtype, where they are not the
@@ -175,7 +175,7 @@ class Block(nn.Module):
             for k, w in part.named_parameters(name)
         }
 
-    def extend(
+    def append(
         self,
         stream: Stream,
         *,
@@ -190,13 +190,13 @@ class Block(nn.Module):
             assert after is not None
             return after
         read = self.wiring.read(stream, self.around("mixer"))
-        return self.mixer.extend(read, mask=mask, state=state)
+        return self.mixer.append(read, mask=mask, state=state)
 
     def _mix(
-        self, x: Tensor, mask: Mask | None, state: State | None, chosen: Chosen | None
+        self, x: Tensor, mask: Mask | None, state: State | None, chosen: TokenSubset | None
     ) -> MixerOutput:
         """Output of the mixer for all tokens, or for those ``chosen``."""
-        if chosen is not None and self.mixer.answers_some:
+        if chosen is not None and self.mixer.supports_subset:
             return self.mixer.answer(x, chosen, mask, state)
         out: MixerOutput = self.mixer(x, mask=mask, state=state)
         if chosen is None:

@@ -21,10 +21,10 @@ from torch.utils.checkpoint import checkpoint
 from everyformer.blocks.block import Block
 from everyformer.blocks.wiring import Stream, Wiring
 from everyformer.core.choices import recomputed
-from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
 from everyformer.core.state import StackState, State
+from everyformer.core.subset import TokenSubset
 from everyformer.core.taps import Tap
 
 Steps = Sequence[Sequence[int]]
@@ -85,7 +85,7 @@ class StackRun:
     """the request to a depth whose tokens leave early (`everyformer.blocks.depth.Exiting`)"""
     checkpointing: bool = False
     """whether of a layer only its input is saved for the backward pass"""
-    front: int = 0
+    prefix: int = 0
     """learned tokens in front of the text"""
     state: list[State] | None = field(init=False)
     """the layers' states before these tokens, one a layer"""
@@ -120,7 +120,7 @@ class StackRun:
             stream = schedule.leave(t, stream)
         return schedule.close(stream)
 
-    def step(self, n: int, layer: int, stream: Stream, chosen: Chosen | None = None) -> Stream:
+    def step(self, n: int, layer: int, stream: Stream, chosen: TokenSubset | None = None) -> Stream:
         """The stream after block ``n``, which is the layer ``layer``.
 
         With ``chosen`` it is that of these tokens alone, (R, n, ...): all are read, the others cost
@@ -134,7 +134,7 @@ class StackRun:
         return out.y
 
     def through(
-        self, block: Block, n: int, layer: int, stream: Stream, chosen: Chosen | None = None
+        self, block: Block, n: int, layer: int, stream: Stream, chosen: TokenSubset | None = None
     ) -> LayerOutput:
         """One layer, for all tokens or those ``chosen``."""
         inputs = self.inputs(n, layer)
@@ -150,11 +150,11 @@ class StackRun:
         again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **inputs)
         return again
 
-    def extend(self, n: int, layer: int, stream: Stream, mask: Mask | None) -> None:
+    def append(self, n: int, layer: int, stream: Stream, mask: Mask | None) -> None:
         """Take a stream into the state of a layer, without outputs."""
         assert self.state is not None
         inputs = self.inputs(n, layer) | {"mask": mask}
-        self.state[layer] = self.blocks[n].extend(self.entering(n, stream), **inputs)
+        self.state[layer] = self.blocks[n].append(self.entering(n, stream), **inputs)
 
     def entering(self, n: int, stream: Stream) -> Stream:
         """The stream as it enters block ``n``."""

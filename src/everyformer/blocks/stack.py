@@ -1,8 +1,8 @@
 """A stack of layers: passes states and losses through, and offers what lies inside.
 
 What it offers is named by `everyformer.core.taps`; the loop over the layers is
-`everyformer.blocks.passing.StackRun`. Mixers may want learned tokens in front (`Mixer.lead`): they
-go through all layers with the text, without positions, and are left out of what comes out.
+`everyformer.blocks.passing.StackRun`. Mixers may want learned tokens in front (`Mixer.prefix`):
+they go through all layers with the text, without positions, and are left out of what comes out.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,7 +74,7 @@ class Stack(nn.Module):
         self.norm = last_norm if self.wiring.last_norm else nn.Identity()
         self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
-        leads = sorted({mixer.lead for mixer in mixers})
+        leads = sorted({mixer.prefix for mixer in mixers})
         if len(leads) > 1:
             raise GeneError(
                 f"layers want {' and '.join(map(str, leads))} learned tokens in front, but all "
@@ -116,9 +116,9 @@ class Stack(nn.Module):
             exiting=exiting,
             checkpointing=self.checkpointing and self.training and not self.wiring.recomputes,
         )
-        front = 0
+        prefix = 0
         if self.lead is not None:
-            front = run.front = self.lead.shape[1]
+            prefix = run.prefix = self.lead.shape[1]
             x = self._led(self.lead, x, run)
         stream = run.forward(x, self.depth.schedule(run, x))
         after = None
@@ -127,8 +127,8 @@ class Stack(nn.Module):
             seen = advanced(state.seen, x.shape[1], keep)
             after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
-        inside = {text: self._tapped(run, tap)[:, front:] for text, tap in places.items()}
-        return StackOutput(y[:, front:] if front else y, after, run.losses, inside)
+        inside = {text: self._tapped(run, tap)[:, prefix:] for text, tap in places.items()}
+        return StackOutput(y[:, prefix:] if prefix else y, after, run.losses, inside)
 
     def _tap(self, text: str) -> Tap:
         tap = Tap.of(text, len(self.order))
@@ -221,7 +221,7 @@ class Stack(nn.Module):
         blocks = [cast(Block, self.blocks[n]) for n in self.order]
         layers = tuple(block.init_state(batch_size, device=device, dtype=dtype) for block in blocks)
         pending = None
-        if self.before is None and all(block.takes_in for block in blocks):
+        if self.before is None and all(block.can_append for block in blocks):
             weight = next(self.parameters())
             like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)

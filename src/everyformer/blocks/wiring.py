@@ -12,11 +12,11 @@ from typing import Any, ClassVar, Literal, NamedTuple, final
 
 from torch import Tensor, nn
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.config import NoOptions
 from everyformer.core.outputs import LayerOutput
 from everyformer.core.panels import Recorded
 from everyformer.core.returned import check_joined
+from everyformer.core.subset import TokenSubset
 from everyformer.core.trials import Trials
 
 Part = Literal["mixer", "cross", "feedforward"]
@@ -82,7 +82,7 @@ class Wiring:
         """The stream with a sub-layer's output in it."""
         raise NotImplementedError
 
-    def pick(self, stream: Stream, chosen: Chosen) -> Stream:
+    def pick(self, stream: Stream, chosen: TokenSubset) -> Stream:
         """The stream of the tokens ``chosen`` alone, (R, n, ...)."""
         raise NotImplementedError
 
@@ -92,7 +92,7 @@ class Wiring:
         stream: Stream,
         around: Around,
         f: Callable[[Tensor], LayerOutput],
-        chosen: Chosen | None = None,
+        chosen: TokenSubset | None = None,
     ) -> tuple[Stream, LayerOutput]:
         """One sub-layer; with ``chosen`` tokens ``f`` reads all and answers for these."""
         out = f(self.read(stream, around))
@@ -122,5 +122,5 @@ class Residual(Wiring):
         return stream + added
 
     @final
-    def pick(self, stream: Tensor, chosen: Chosen) -> Tensor:
+    def pick(self, stream: Tensor, chosen: TokenSubset) -> Tensor:
         return chosen.pick(stream)

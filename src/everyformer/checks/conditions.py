@@ -124,7 +124,7 @@ def together(
 
 
 def _carries(case: Case) -> bool:
-    if not case.causal or case.mixer(torch.float64).leaks is not None:
+    if not case.causal or case.mixer(torch.float64).non_causal_reason is not None:
         return False
     try:
         Layers(case, 1, {}).model.init_state(1)

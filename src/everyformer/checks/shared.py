@@ -72,7 +72,7 @@ class CaseMixer(MemberMixer):
             f"case = Case(ef.info({case.member.name!r}), dict({options[2:]}), {case.causal})",
             f"model = case.mixer(torch.float64, width={width}, length={length})",
         )
-        causal = case.causal and mixer.leaks is None
+        causal = case.causal and mixer.non_causal_reason is None
         known = {"causal": causal, "build": build, "place": ".y"}
         super().__init__(mixer, str(case), Inputs(width=width), **known)
         self.case, self.device, self.wide = case, device, wide

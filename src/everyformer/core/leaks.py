@@ -29,7 +29,9 @@ def leak_of(model: nn.Module, length: int = LENGTH) -> str | None:
         length: of the texts that it is trained and measured on.
     """
     parts = [*model.modules()]
-    mixers = (part.leaks or _tried(part, length) for part in parts if isinstance(part, Mixer))
+    mixers = (
+        part.non_causal_reason or _tried(part, length) for part in parts if isinstance(part, Mixer)
+    )
     others = (part.found_leak(length) for part in parts if isinstance(part, Searched))
     return next(filter(None, chain(mixers, others)), None)
 

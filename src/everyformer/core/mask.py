@@ -47,7 +47,7 @@ class Mask:
     """(B, L) int: the sentence that a token is in, or that a global token stands for."""
     grid: tuple[int, int] | None = None
     """(rows, columns): the tokens are a picture in raster order."""
-    front: int | None = None
+    prefix: int | None = None
     """how many, where ``global_tokens`` are known to be exactly the first so many, for
     a compiler, which cannot look at flags; it hides nothing, so that any mixer may ignore it."""
 
@@ -63,7 +63,7 @@ class Mask:
     def parts(self) -> list[str]:
         """Names of the parts that are set."""
         parts = (f.name for f in fields(self) if getattr(self, f.name) is not None)
-        return [name for name in parts if name != "front"]
+        return [name for name in parts if name != "prefix"]
 
     def require(self, member: str, honoured: frozenset[str]) -> None:
         """Raise unless every part is among ``honoured``."""

@@ -9,7 +9,6 @@ from typing import Any, ClassVar, NamedTuple, final
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.config import from_dict
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask, packed_with_state, require_mask
@@ -17,6 +16,7 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.panels import Pictures, Recorded
 from everyformer.core.returned import check_output, check_state
 from everyformer.core.state import State, check_batch
+from everyformer.core.subset import TokenSubset
 from everyformer.core.trials import Trials
 
 DROPOUT = "attention_dropout"
@@ -83,11 +83,11 @@ class Mixer(nn.Module):
     counts_tokens: bool = False
     """whether a loss of it, what it learns or what it reports is a mean over the tokens that it
     reads, so that padding which no real token sees must be marked too"""
-    lead: int = 0
+    prefix: int = 0
     """learned tokens that it wants in front of every text, for all layers of a stack"""
     packs_with_state: bool = False
     """whether it takes packed documents with a state"""
-    leaks: str | None = None
+    non_causal_reason: str | None = None
     """what outputs of a causal mixer take from later tokens in evaluation, in words; None: nothing.
     Losses of a model that leaks are not those of one that writes"""
 
@@ -152,12 +152,12 @@ class Mixer(nn.Module):
         raise NotImplementedError
 
     @final
-    def extend(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
+    def append(self, x: Tensor, *, mask: Mask | None = None, state: State) -> State:
         """Take ``x`` into the state without giving an output (early exit needs it).
 
-        The output is computed and dropped, unless the mixer `takes_in`.
+        The output is computed and dropped, unless the mixer `can_append`.
         """
-        if self.takes_in():
+        if self.can_append():
             return self.take_in(x, mask, state)
         extended = self(x, mask=mask, state=state).state
         assert extended is not None
@@ -165,23 +165,23 @@ class Mixer(nn.Module):
 
     @final
     @classmethod
-    def takes_in(cls) -> bool:
+    def can_append(cls) -> bool:
         """True if it says how a state is extended with less work than outputs (`take_in`)."""
         return cls.take_in is not Mixer.take_in
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
-        """`extend` where that is less work than computing outputs."""
+        """`append` where that is less work than computing outputs."""
         raise NotImplementedError
 
     @property
-    def answers_some(self) -> bool:
+    def supports_subset(self) -> bool:
         """True if it gives outputs for some of its tokens at less than the cost of all."""
         return False
 
     def answer(
-        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
+        self, x: Tensor, chosen: TokenSubset, mask: Mask | None, state: State | None
     ) -> MixerOutput:
-        """`forward` of a mixer that `answers_some`, with outputs (rows, n, width) of the tokens
+        """`forward` of a mixer that `supports_subset`, with outputs (rows, n, width) of the tokens
         ``chosen`` alone."""
         raise NotImplementedError
 
@@ -208,7 +208,7 @@ class Mixer(nn.Module):
         """
         return options
 
-    def narrow(self, by: int) -> None:
+    def scale_window(self, by: int) -> None:
         """Show a ``by``-th of what its windows show, until the next call; 1 is all of it."""
 
     def join(self, first: Mixer) -> None:

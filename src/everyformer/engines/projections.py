@@ -12,11 +12,11 @@ from everyformer.core.mixer import Context
 
 Part = Literal["query", "key", "value"]
 PARTS: tuple[Part, ...] = ("query", "key", "value")
-Turn = Callable[[Tensor], Tensor]
+Rotary = Callable[[Tensor], Tensor]
 """what becomes of queries or keys (B, heads, L, D)"""
 
 
-def same(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     """``x``"""
     return x
 
@@ -69,7 +69,7 @@ class HeadProjections(nn.Module):
             nn.init.xavier_uniform_(weight)
 
     def forward(
-        self, x: Tensor, context: Context | None = None, turn: Turn = same
+        self, x: Tensor, context: Context | None = None, apply_rotary: Rotary = identity
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, H, L, D) of ``x``, keys and values (B, H_kv, S, ...) of the context or x.
 
@@ -84,10 +84,14 @@ class HeadProjections(nn.Module):
         both, v = self.side_by_side(x)
         counts = [n // self.dims[0] for n in self.sizes[:2]]
         if self.query_norm is None and self.key_norm is None:
-            q, k = turn(both).split(counts, dim=1)
+            q, k = apply_rotary(both).split(counts, dim=1)
             return q, k, v
         q, k = both.split(counts, dim=1)
-        return turn(self._normed(q, self.query_norm)), turn(self._normed(k, self.key_norm)), v
+        return (
+            apply_rotary(self._normed(q, self.query_norm)),
+            apply_rotary(self._normed(k, self.key_norm)),
+            v,
+        )
 
     def side_by_side(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Queries and after them keys (B, H + H_kv, L, D) of ``x``, without norms, and values; of

@@ -11,9 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from everyformer.core.chosen import gather_rows, order_of_real, widen
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.state import S
+from everyformer.core.subset import gather_rows, order_of_real, widen
 
 
 def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
@@ -38,14 +38,14 @@ class Compacted(NamedTuple):
     """(B, L) where each came from"""
 
 
-def compact(x: Tensor, keep: Tensor, front: int = 0) -> Compacted:
+def compact(x: Tensor, keep: Tensor, prefix: int = 0) -> Compacted:
     """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order.
 
-    Those of the first ``front`` tokens and those of the others are moved apart.
+    Those of the first ``prefix`` tokens and those of the others are moved apart.
     """
-    order = order_of_real(keep[:, front:] if front else keep)
-    if front:
-        order = torch.cat((order_of_real(keep[:, :front]), front + order), 1)
+    order = order_of_real(keep[:, prefix:] if prefix else keep)
+    if prefix:
+        order = torch.cat((order_of_real(keep[:, :prefix]), prefix + order), 1)
     return Compacted(gather_rows(x, order), keep.gather(1, order), order)
 
 

@@ -106,7 +106,9 @@ class Gene:
             GeneError: what clashes with what, and why.
         """
 
-    def inside(self, plan: ModelConfig, mixer: Any, options: Any, of_first: Any, layer: int) -> Any:
+    def build_for_mixer(
+        self, plan: ModelConfig, mixer: Any, options: Any, of_first: Any, layer: int
+    ) -> Any:
         """Argument of a layer's mixer by this gene's name; None: it takes none.
 
         Args:
@@ -116,7 +118,9 @@ class Gene:
         """
         return None
 
-    def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Any:
+    def build_standalone(
+        self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]
+    ) -> Any:
         """Argument of a mixer that is built by itself, of genes that live `in_mixers`.
 
         Args:
@@ -124,7 +128,7 @@ class Gene:
         """
         raise NotImplementedError
 
-    def around(self, plan: ModelConfig) -> Any:
+    def build_for_stack(self, plan: ModelConfig) -> Any:
         """Argument of the stack of layers by this gene's name; None: it takes none."""
         return None
 

@@ -57,7 +57,9 @@ def create_mixer(
     checked = set_options(cls.Options, name, options)
     sizes = {"width": width, "heads": heads, "causal": causal, "max_length": max_length}
     inside = {
-        gene: GENES[gene].alone(part, cls, checked, sizes) if isinstance(part, Choice) else part
+        gene: GENES[gene].build_standalone(part, cls, checked, sizes)
+        if isinstance(part, Choice)
+        else part
         for gene, part in parts.items()
         if part is not None
     }

@@ -20,10 +20,10 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.core.subset import gather_rows
 from everyformer.engines.softmax.attention import weights_of
 from everyformer.genes.retrieval import K, KnnOptions
 from everyformer.models.language import LanguageModel, last_of, total_loss

@@ -51,7 +51,7 @@ def build_stack(config: ModelConfig, *, reads: bool = False) -> Stack:
         return cast(Stack, outside.OutsideStack(config))  # all that models without taps use
     mixers = build_mixers(config)
     cross = build_cross(config) if reads else None
-    result = {name: gene.around(config) for name, gene in GENES.items()}
+    result = {name: gene.build_for_stack(config) for name, gene in GENES.items()}
     around = {name: part for name, part in result.items() if part is not None}
     return Stack(mixers, config.width, config.block, cross=cross, **around)
 
@@ -130,7 +130,9 @@ def _build_mixer(
     cls.check_layer(checked, config.width, "mixer")
     if config.does.draws:
         checked = cls.for_pictures(checked, _picture(config))
-    result = {n: g.inside(config, cls, checked, first.get(n), layer) for n, g in GENES.items()}
+    result = {
+        n: g.build_for_mixer(config, cls, checked, first.get(n), layer) for n, g in GENES.items()
+    }
     inside = {name: part for name, part in result.items() if part is not None}
     mixer = cls(
         width=config.width,

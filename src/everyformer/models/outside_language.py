@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows
 from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
+from everyformer.core.subset import gather_rows
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.language import LanguageModel, last_of, predict

@@ -27,8 +27,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows
 from everyformer.core.mask import Mask, document_positions, runs_of
+from everyformer.core.subset import gather_rows
 from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.model_options import SummaryOptions
 
@@ -128,7 +128,7 @@ class Summaries(nn.Module):
         both = torch.cat([first.to(x.dtype), x], 1)
         if mask is None or mask.documents is None or parts.documents is None:
             return WithGlobals(
-                both, Mask(**parts_of, front=count if marked is None else None), None
+                both, Mask(**parts_of, prefix=count if marked is None else None), None
             )
         documents = torch.zeros_like(numbers).scatter(1, parts.number, parts.documents)
         parts_of["documents"] = torch.cat([documents, parts.documents], 1)

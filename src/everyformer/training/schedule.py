@@ -5,7 +5,7 @@
 In a staged training of a language model what is near is learnt first, where steps are cheap. The
 rows of a batch are cut into shorter ones, so every stage reads the same tokens a step. Evaluations,
 and a model that is saved in an early stage, read whole texts with whole windows. Windows are those
-of mixers that `Mixer.narrow`.
+of mixers that `Mixer.scale_window`.
 
 Source: Beltagy et al. 2020, arXiv 2004.05150, section 4.2 and appendix (5 stages of 430, 50, 50, 35
 and 5 thousand steps, from 2,048 to 23,040 tokens).
@@ -111,8 +111,8 @@ def narrowed(model: nn.Module, by: int) -> Iterator[None]:
     mixers = [module for module in modules if isinstance(module, Mixer)]
     try:
         for mixer in mixers:
-            mixer.narrow(by)
+            mixer.scale_window(by)
         yield
     finally:
         for mixer in mixers:
-            mixer.narrow(1)
+            mixer.scale_window(1)

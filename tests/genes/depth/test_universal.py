@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 import everyformer as ef
 from everyformer.blocks.passing import StackRun
-from everyformer.core.chosen import Chosen
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.mask import Mask
+from everyformer.core.subset import TokenSubset
 from everyformer.data.text import TextDataset
 from everyformer.genes.depth.universal import Account, Universal, UniversalOptions
 from everyformer.genes.positions.sinusoidal import sinusoid
@@ -156,7 +156,7 @@ class Counted(StackRun):
 
     taken = 0
 
-    def step(self, n: int, layer: int, stream: Tensor, chosen: Chosen | None = None) -> Tensor:
+    def step(self, n: int, layer: int, stream: Tensor, chosen: TokenSubset | None = None) -> Tensor:
         self.taken += 1
         return torch.zeros_like(stream).index_fill(-1, torch.tensor(layer + 1), 1.0)
 

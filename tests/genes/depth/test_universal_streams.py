@@ -7,10 +7,10 @@ import torch
 from test_universal import LENGTH, TEXT, stack, traced
 from torch import Tensor, nn
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import watched
 from everyformer.core.mask import Mask
-from everyformer.genes.depth._pending import Pending
+from everyformer.core.subset import TokenSubset
+from everyformer.genes.depth._deferred import Deferred
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
 from helpers import close, draw
@@ -94,12 +94,12 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     assert seen[6] == [7, 0, 0, 0, 0, 0]
     assert seen[7] == [8] * 6
     assert seen[-1] == [11, 8, 8, 8, 8, 8]
-    assert isinstance(state.pending, Pending)
+    assert isinstance(state.pending, Deferred)
     assert state.pending.keep.shape == (1, 3)
 
 
 def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
-    waiting = Pending.empty(2, 1).append(
+    waiting = Deferred.empty(2, 1).append(
         torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [9.0], [5.0]]]),
         torch.tensor([[0, 1, 2], [0, 1, 1]]),
         torch.tensor([[True, True, True], [True, False, True]]),
@@ -165,7 +165,7 @@ def test_what_is_left_out_changes_nothing(
         return [out.y[keep], *torch.autograd.grad(loss, [x, *made.parameters()])]
 
     few = run()
-    monkeypatch.setattr(Chosen, "of", classmethod(lambda cls, running: None))
+    monkeypatch.setattr(TokenSubset, "of", classmethod(lambda cls, running: None))
     for a, b in zip(few, run(), strict=True):
         close(a, b, 1e-9)
 

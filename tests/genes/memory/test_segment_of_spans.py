@@ -114,7 +114,7 @@ def test_in_evaluation_a_ring_of_keys_is_carried(slots, keys):
     _, state = read(m, X, 5)
     assert isinstance(state, KeyValueState)
     assert state.keys.shape[2] == keys
-    close(m.extend(X, state=m.init_state(2)).keys, state.keys)
+    close(m.append(X, state=m.init_state(2)).keys, state.keys)
     # while spans are learned they may grow, so all slots stay
     assert read(made(slots=slots, store="keys").train(), X, 5)[1].keys.shape[2] == slots
 

@@ -158,7 +158,7 @@ def test_a_stream_holds_what_the_longest_span_reads(z: tuple[float, ...]) -> Non
     _, state, _ = m(text(50, rows=2), state=m.init_state(2))
     assert state.keys.shape == state.values.shape == (2, HEADS, keys, SIZE)
     assert state.nbytes == 2 * 2 * keys * WIDTH * 8 + 2 * 8
-    taken = m.extend(text(50, rows=2), state=m.init_state(2))
+    taken = m.append(text(50, rows=2), state=m.init_state(2))
     close(taken.keys, state.keys)
 
 

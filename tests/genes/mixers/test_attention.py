@@ -133,7 +133,7 @@ def test_the_state_of_a_window_stays_bounded():
 def test_extend_takes_tokens_in_without_an_output():
     mixer = Attention(width=8, heads=2, causal=True).double()
     x = draw(2, 6, 8)
-    extended = mixer.extend(x[:, :5], state=mixer.init_state(2, dtype=torch.float64))
+    extended = mixer.append(x[:, :5], state=mixer.init_state(2, dtype=torch.float64))
     torch.testing.assert_close(mixer(x[:, 5:], state=extended).y, mixer(x).y[:, 5:])
 
 

@@ -182,7 +182,7 @@ def test_told_how_many_are_in_front_it_need_not_look(padding):
     mixer, x, mask = make(radius=2), tokens(2, 14), text(3, 2, 4, 1, batch=2)
     keep = torch.ones(2, 14, dtype=torch.bool)
     keep[0, list(padding)] = False
-    known = Mask(keep=keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=4)
+    known = Mask(keep=keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=4)
     assert_close(mixer(x, mask=known).y, by_hand(mixer, x, known))
 
 
@@ -198,7 +198,7 @@ def test_units_of_any_size_give_the_same(options, kind, monkeypatch):
         mask = None
     elif kind == "padded":
         keep = torch.arange(29) < torch.tensor([[29], [17]])
-        mask = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=4)
+        mask = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=4)
     weight, inputs = tokens(2, 29, seed=5).detach(), [x, *mixer.parameters()]
     found = []
     for y in (mixer(x, mask=mask).y, mixer.reference(x, mask=mask)):
@@ -209,11 +209,11 @@ def test_units_of_any_size_give_the_same(options, kind, monkeypatch):
     assert_close(*found, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("front", [None, 4])
-def test_what_stands_in_the_padding_never_matters(front):
+@pytest.mark.parametrize("prefix", [None, 4])
+def test_what_stands_in_the_padding_never_matters(prefix):
     mixer, x, mask = make(radius=2), tokens(1, 14), text(3, 2, 4, 1)
     keep = torch.arange(14)[None] < 12
-    known = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, front=front)
+    known = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=prefix)
     filled = x.detach().masked_fill(~keep[..., None], math.nan)
     for run in (lambda t: mixer(t, mask=known).y, lambda t: mixer.reference(t, mask=known)):
         assert_close(run(filled), run(x))
@@ -240,12 +240,12 @@ def test_a_compiler_that_knows_how_many_are_in_front_makes_no_square():
 
     torch._dynamo.reset()
     compiled = torch.compile(mixer, backend=look, fullgraph=True)
-    for length, front in ((300, 4), (400, 4), (400, None)):
+    for length, prefix in ((300, 4), (400, 4), (400, None)):
         mask, x = text(*[length // 4] * 4), tokens(1, length + 4)
-        known = Mask(global_tokens=mask.global_tokens, sentences=mask.sentences, front=front)
+        known = Mask(global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=prefix)
         largest = 0
         assert_close(compiled(x, mask=known).y, mixer(x, mask=mask).y)
-        assert (largest < HEADS * length**2 / 2) == (front is not None)
+        assert (largest < HEADS * length**2 / 2) == (prefix is not None)
 
 
 def test_without_sentences_only_open_masks_have_a_meaning():

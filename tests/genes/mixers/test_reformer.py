@@ -108,7 +108,7 @@ def test_with_its_buckets_held_the_content_of_the_future_changes_nothing():
 )
 def test_losses_are_marked_where_later_tokens_decide_who_is_seen(causal, options, honest):
     mixer = make(causal, **options)
-    assert (mixer.leaks is None) is honest
+    assert (mixer.non_causal_reason is None) is honest
     assert ef.info("reformer").strictly_causal is not True
     if causal:
         x = draw(1, options.get("max_length", 13), WIDTH)
@@ -120,15 +120,15 @@ def test_losses_are_marked_where_later_tokens_decide_who_is_seen(causal, options
 def test_a_text_longer_than_the_single_chunk_it_was_made_for_marks_the_losses():
     mixer = make(True, chunk=6, max_length=6)
     mixer(draw(1, 6, WIDTH))
-    assert mixer.leaks is None
+    assert mixer.non_causal_reason is None
     state = mixer(draw(1, 4, WIDTH), state=mixer.init_state(1)).state
     mixer(draw(1, 2, WIDTH), state=state)
-    assert mixer.leaks is None
+    assert mixer.non_causal_reason is None
     mixer(draw(1, 3, WIDTH), state=state)
-    assert mixer.leaks is not None
+    assert mixer.non_causal_reason is not None
     mixer = make(False, chunk=6, max_length=6)
     mixer(draw(1, 7, WIDTH))
-    assert mixer.leaks is None
+    assert mixer.non_causal_reason is None
 
 
 STATES = [
@@ -154,7 +154,7 @@ def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded)
         so_far = mixer(x[:, :start], mask=Mask(keep=keep[:, :start]) if padded else None).y
         torch.testing.assert_close(y, so_far[:, now], rtol=0, atol=1e-12)
     assert state.seen.tolist() == keep.sum(1).tolist()
-    extended = mixer.extend(x, mask=Mask(keep=keep), state=mixer.init_state(2))
+    extended = mixer.append(x, mask=Mask(keep=keep), state=mixer.init_state(2))
     for row in range(2):
         # padding has slots too, but nobody reads them
         one, other = (s.buckets[row][..., s.held.slots()[0][row]] for s in (extended, state))

@@ -77,7 +77,7 @@ def test_another_last_token_changes_earlier_outputs_only_where_a_mixer_says_so(o
     other = x.clone()
     other[:, -1] = 3 * draw(16, seed=7)
     changed = (mixer(x).y - mixer(other).y)[0, :-1].abs().amax(-1) > 1e-9
-    assert (mixer.leaks is None) is honest
+    assert (mixer.non_causal_reason is None) is honest
     if honest:
         assert not changed.any()
     else:
@@ -151,7 +151,7 @@ def test_layers_and_heads_are_shared_with_other_mixers():
     mixed = ef.create_model(
         "attention", heads=2, mixer=ef.by_head("attention", "routing", routing=leaky)
     )
-    assert "whole row" in mixed.stack.blocks[0].mixer.leaks
+    assert "whole row" in mixed.stack.blocks[0].mixer.non_causal_reason
 
 
 def test_default_sizes_follow_from_the_longest_text():

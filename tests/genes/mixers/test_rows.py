@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from everyformer.core.mask import Mask
+from everyformer.core.outputs import MixerOutput
 from everyformer.genes.mixers import MIXERS
-from everyformer.genes.mixers.base import RowMixer, rows_of
+from everyformer.genes.mixers.base import RowMixer, Rows, rows_of
 
 NAMES = [name for name in MIXERS.names() if issubclass(MIXERS.get(name), RowMixer)]
 KEEPS = {"right": [0, 1, 2, 3, 4], "left": [3, 4, 5, 6, 7], "between": [0, 2, 3, 5, 7]}
@@ -58,3 +59,14 @@ def test_rows_that_are_right_padded_are_not_gathered(monkeypatch):
     monkeypatch.setattr("everyformer.genes.mixers.base.compact", None)
     rows, _ = rows_of(torch.randn(2, 8, 3), Mask(keep=padded(KEEPS["right"])))
     assert torch.equal(rows.keep, padded(KEEPS["right"]))
+
+
+def test_the_former_name_of_forward_rows_warns() -> None:
+    def mix(self: RowMixer, rows: Rows, state: None) -> MixerOutput:
+        return MixerOutput(2 * rows.x, None, {})
+
+    with pytest.warns(FutureWarning, match="Old.mix is called forward_rows now"):
+        old = type("Old", (RowMixer,), {"mix": mix, "__qualname__": "Old"})
+    assert not old.__abstractmethods__
+    y = old.forward_rows(None, Rows(torch.ones(1, 2, 3)), None).y
+    assert torch.equal(y, torch.full((1, 2, 3), 2.0))

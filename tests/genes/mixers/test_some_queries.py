@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask
+from everyformer.core.subset import TokenSubset
 from helpers import build_mixer, close, covering, draw, shifted
 from sequence_laws.flops import count_flops
 
@@ -13,9 +13,9 @@ WIDTH, LENGTH = 12, 9
 TOKENS = torch.tensor([[0, 3, 4, 8], [1, 2, 7, 1]])
 ALL = torch.ones_like(TOKENS, dtype=torch.bool)
 CHOSEN = {
-    "both": Chosen(TOKENS, ALL),
-    "first": Chosen(TOKENS[:1], ALL[:1], torch.tensor([0])),
-    "second": Chosen(TOKENS[1:], ALL[1:], torch.tensor([1])),
+    "both": TokenSubset(TOKENS, ALL),
+    "first": TokenSubset(TOKENS[:1], ALL[:1], torch.tensor([0])),
+    "second": TokenSubset(TOKENS[1:], ALL[1:], torch.tensor([1])),
 }
 """tokens of two rows, or of one"""
 MASKS: dict[str, Any] = {
@@ -77,10 +77,10 @@ def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:
 
 def test_what_they_cost() -> None:
     mixer: Any = build_mixer("attention", width=64, heads=4, causal=True)
-    x, few = draw(1, 64, 64), Chosen.of(torch.arange(64)[None] % 8 == 0)
+    x, few = draw(1, 64, 64), TokenSubset.of(torch.arange(64)[None] % 8 == 0)
     counted = count_flops(lambda: mixer.answer(x, few, None, None))
     # keys and values of 64 tokens, queries and outputs of 8, scores and values of 8 by 64
     assert counted == 2 * 64 * 64 * (2 * 64 + 2 * 8) + 2 * 2 * 8 * 64 * 64
-    assert mixer.answers_some
+    assert mixer.supports_subset
     remembers = build_mixer("attention", width=12, heads=2, causal=True, memory="segment")
-    assert not remembers.answers_some
+    assert not remembers.supports_subset

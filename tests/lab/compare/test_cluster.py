@@ -28,7 +28,7 @@ class Fails(StreamingMixer):
     name = "fails"
     def build(self, max_length):
         pass
-    def mix(self, rows, state):
+    def forward_rows(self, rows, state):
         raise ZeroDivisionError("of all things")
 """
 

@@ -32,7 +32,7 @@ class Halves(StreamingMixer):
     name = "halves"
     def build(self, max_length):
         self.out = nn.Linear(self.width, self.width)
-    def mix(self, rows, state):
+    def forward_rows(self, rows, state):
         return MixerOutput(self.out(rows.x) / 2, None, {})
 """
 

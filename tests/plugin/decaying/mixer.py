@@ -80,7 +80,7 @@ class Decay(RowMixer):
         start = math.log(o.start / (1 - o.start))
         self.logit = nn.Parameter(torch.full((heads,), start))
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         v = self.value(rows.x).unflatten(-1, (self.heads, self.size)).transpose(1, 2)
         decay, length = self.logit.sigmoid(), rows.x.shape[1]
         w = weights(decay, length)

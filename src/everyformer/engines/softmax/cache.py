@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
+from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.engines.growing import Growing
 from everyformer.engines.softmax.visibility import real_last
 

@@ -66,7 +66,7 @@ class ScorePosition(Position):
         """Addends of the heads' outputs (B, H, L, Dv) under ``weights`` (B, H, L, S)."""
         return None
 
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
         """The definition for one query and head: scores (B, S).
@@ -122,10 +122,10 @@ class SomeHeads(ScorePosition):
     def values(self, weights: Tensor, parts: Parts, pairs: Pairs) -> Tensor | None:
         return self.whole.values(weights, parts, pairs)
 
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
-        return self.whole.literal(q, k, distance, self.chosen[head], scale, cap)
+        return self.whole.reference(q, k, distance, self.chosen[head], scale, cap)
 
     def literal_values(self, weights: Tensor, distance: Tensor, head: int) -> Tensor | None:
         return self.whole.literal_values(weights, distance, self.chosen[head])

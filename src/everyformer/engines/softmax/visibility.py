@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.shared import shared
+from everyformer.core.subset import TokenSubset
 
 ROW = 16
 """numbers to a multiple of which rows of masks are made longer"""
@@ -130,7 +130,7 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
     return replace(mask, documents=None, allowed=allowed, bias=bias), whole
 
 
-def of_queries(mask: Mask | None, chosen: Chosen) -> Mask | None:
+def of_queries(mask: Mask | None, chosen: TokenSubset) -> Mask | None:
     """A mask for the ``chosen`` queries of their rows alone, with all keys.
 
     Pairs are (rows, heads or 1, n, keys) then, and documents are among them.

@@ -31,7 +31,7 @@ class DepthGene(Gene):
     )
     training_detail = True
 
-    def around(self, plan: ModelConfig) -> Depth:
+    def build_for_stack(self, plan: ModelConfig) -> Depth:
         sizes: dict[str, Any] = {"width": plan.width, "layers": plan.layers}
         sizes["adds_positions"] = self.adds_positions(plan)
         depth: Depth = self.make(plan.genes[self.name], **sizes)
@@ -73,7 +73,7 @@ class DepthGene(Gene):
                 "does not ask for that"
             )
         for mixer in mixers:
-            if not mixer.takes_in():
+            if not mixer.can_append():
                 raise GeneError(
                     f"depth '{name}' needs the keys of tokens that have left without their "
                     f"outputs, and mixer '{mixer.name}' computes both or neither: use 'attention'"

@@ -18,11 +18,11 @@ import torch
 from torch import Tensor
 
 from everyformer.blocks.passing import LayerSchedule, StackRun
-from everyformer.core.chosen import Chosen
 from everyformer.core.dispatch import take
 from everyformer.core.state import State
+from everyformer.core.subset import TokenSubset
 from everyformer.core.trace import tracing
-from everyformer.genes.depth._pending import Pending
+from everyformer.genes.depth._deferred import Deferred
 
 HELD = 64
 """tokens that wait at most"""
@@ -51,23 +51,23 @@ class Leaving(LayerSchedule):
         """steps"""
         self.running: Tensor | None = None
         """(B, L) who takes the step; None: all, or nobody stays as it was"""
-        self.chosen: Chosen | None = None
+        self.chosen: TokenSubset | None = None
         """the same, where they alone are computed"""
         if copies:
             why = "its inside is looked at, or a compiler cannot follow who runs"
             way = "all tokens" if self.all_of else "running tokens"
             take(f"depth {name}", way, why if self.all_of else "")
 
-    def fill(self, t: int) -> None:
+    def catch_up(self, t: int) -> None:
         """Let the layers of the step ``t`` take in what they lack, before they read more."""
         self.taken = t + 1
-        if isinstance(self.waiting, Pending) and not self.waiting.none:
-            self._fill(self.waiting, t)
+        if isinstance(self.waiting, Deferred) and not self.waiting.none:
+            self._catch_up(self.waiting, t)
 
     def run_for(self, running: Tensor) -> None:
         """Let the tokens that are ``running`` (B, L) alone take the step."""
         self.running = running
-        self.chosen = None if self.all_of else Chosen.of(running)
+        self.chosen = None if self.all_of else TokenSubset.of(running)
 
     @final
     def apply(self, n: int, layer: int, stream: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ class Leaving(LayerSchedule):
         self.all_of |= running.is_meta
         return not self.all_of and not bool(running.any())
 
-    def settle(
+    def finalise(
         self,
         x: Tensor,
         positions: Tensor,
@@ -106,9 +106,9 @@ class Leaving(LayerSchedule):
         if self.waiting is None:
             for t in later:
                 for n, layer in self._layers(t):
-                    run.extend(n, layer, enter(t), run.mask)
+                    run.append(n, layer, enter(t), run.mask)
         pending = None
-        if isinstance(self.waiting, Pending):
+        if isinstance(self.waiting, Deferred):
             keep = None if run.mask is None else run.mask.keep
             if self.waiting.none and not later:
                 run.pending = self.waiting.passed(x, keep, may_leave)
@@ -116,7 +116,7 @@ class Leaving(LayerSchedule):
             pending = self.waiting.append(x, positions, keep, may_leave)
             if len(later) and pending.most(run.state[self._layers(later[-1])[0][1]].seen) > HELD:
                 for t in later:
-                    self._fill(pending, t)
+                    self._catch_up(pending, t)
         run.states += [run.state[layer] for t in later for _, layer in self._layers(t)]
         if pending is not None:
             run.pending = pending.but_for(run.states[-1].seen)
@@ -126,7 +126,7 @@ class Leaving(LayerSchedule):
         first = sum(map(len, self.run.steps[:t]))
         return [(n, first + i) for i, n in enumerate(self.run.steps[t])]
 
-    def _fill(self, waiting: Pending, t: int) -> None:
+    def _catch_up(self, waiting: Deferred, t: int) -> None:
         assert self.run.state is not None
         layers = self._layers(t)
         lacked = waiting.lacked(self.run.state[layers[0][1]].seen)
@@ -135,4 +135,4 @@ class Leaving(LayerSchedule):
         stream, positions, mask = lacked
         stream = stream if self.resumed is None else self.resumed(stream, positions, t)
         for n, layer in layers:
-            self.run.extend(n, layer, stream, mask)
+            self.run.append(n, layer, stream, mask)

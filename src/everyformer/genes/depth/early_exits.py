@@ -18,18 +18,18 @@ from torch import Tensor, nn
 from everyformer.blocks.depth import Depth, Exiting
 from everyformer.blocks.passing import LayerSchedule, StackRun, Steps
 from everyformer.core.bounds import Affects, Bounds, Count
-from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
 from everyformer.core.devices import widest
 from everyformer.core.errors import ConfigError
 from everyformer.core.mask import positions_of
 from everyformer.core.panels import Recorded
 from everyformer.core.state import State
+from everyformer.core.subset import TokenSubset
 from everyformer.core.tally import tally
 from everyformer.core.trace import record
+from everyformer.genes.depth._deferred import Deferred
 from everyformer.genes.depth._leaving import Leaving
 from everyformer.genes.depth._panels import confidence, exits
-from everyformer.genes.depth._pending import Pending
 from everyformer.genes.depth.plain import Plain
 
 Threshold = Annotated[float, Bounds(0, 1)]
@@ -187,7 +187,7 @@ class Exits(Depth):
 
     @final
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
-        return Pending.empty(batch, width, **like)
+        return Deferred.empty(batch, width, **like)
 
     @final
     def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
@@ -223,7 +223,7 @@ class ExitCourse(Leaving):
         return not self.whole and self.none(self.runs)
 
     def enter(self, t: int, stream: Tensor) -> Tensor:
-        self.fill(t)
+        self.catch_up(t)
         if not self.whole:
             self.run_for(self.runs)
         return stream
@@ -261,7 +261,7 @@ class ExitCourse(Leaving):
         depth, real, exiting = self.depth, self.real, self.exiting
         left = real * len(self.run.steps) if self.whole else self.left
         still = torch.zeros(1, stream.shape[1], dtype=torch.long, device=stream.device)
-        self.settle(stream, still, lambda t: stream, may_leave=not self.whole)
+        self.finalise(stream, still, lambda t: stream, may_leave=not self.whole)
         if exiting is not None:
             exiting.left, exiting.stream = left, stream
         counted = real[:, depth.prompt :]
@@ -289,7 +289,7 @@ class ExitCourse(Leaving):
         """(B, L) how many tokens of each row that might leave come before each."""
         run, prompt = self.run, self.depth.prompt
         waiting = None if run.carried is None else run.carried.pending
-        seen = waiting.early if isinstance(waiting, Pending) else None
+        seen = waiting.early if isinstance(waiting, Deferred) else None
         places = positions_of(x.shape[0], x.shape[1], run.mask, seen, x.device)
         if prompt:
             places = (places - places[:, prompt : prompt + 1]).clamp(min=0)
@@ -373,9 +373,9 @@ def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -
         part.options = replace(part.options, threshold=each[0], **others)
 
 
-def _all(running: Tensor) -> Chosen:
+def _all(running: Tensor) -> TokenSubset:
     at = torch.arange(running.shape[1], device=running.device).expand_as(running)
-    return Chosen(at, running)
+    return TokenSubset(at, running)
 
 
 def _scaled(x: Tensor, factor: float) -> Tensor:

@@ -21,9 +21,9 @@ Copied tokens cost nothing but their keys and values where the mixer answers for
 another mixer computes all, and only what comes after it is spared. All is computed for all while a
 trace is open, with taps and under a compiler. Streams keep a cache a step. What
 copied tokens would add to deeper steps waits until a later token runs there
-(`everyformer.genes.depth._pending`); other mixers take it in at once. The transition is the layers'
-feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too, all is
-computed for all.
+(`everyformer.genes.depth._deferred`); other mixers take it in at once. The transition is the
+layers' feed-forward; of ``sepconv``, which reads what layers make of neighbours, copied ones too,
+all is computed for all.
 
 Source: Dehghani et al. 2018, arXiv 1807.03819; Graves 2016, arXiv 1603.08983. Which keys a copied
 token has is our choice, the papers do not say. Cost: T times that of the layers, or the mean of N;
@@ -58,9 +58,9 @@ from everyformer.core.trace import record
 from everyformer.core.trials import Trials
 from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.depth import DEPTHS
+from everyformer.genes.depth._deferred import Deferred
 from everyformer.genes.depth._leaving import Leaving
 from everyformer.genes.depth._panels import halting
-from everyformer.genes.depth._pending import Pending
 from everyformer.genes.positions.sinusoidal import sinusoid
 
 _HALTS = Unless("halting", "none")
@@ -136,7 +136,7 @@ class Universal(Depth):
         return [range(blocks)] * self.options.steps
 
     def begin(self, batch: int, width: int, **like: Any) -> State | None:
-        return Pending.empty(batch, width, **like) if self.options.halting == "act" else None
+        return Deferred.empty(batch, width, **like) if self.options.halting == "act" else None
 
     def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         return Halting(self, run, x)
@@ -149,12 +149,12 @@ class Universal(Depth):
 
     def positions(self, x: Tensor, run: StackRun) -> Tensor:
         """(B or 1, L) of the text; zeros where none are added."""
-        length = x.shape[1] - run.front
+        length = x.shape[1] - run.prefix
         if not self.adds_positions:
             return torch.zeros(1, length, dtype=torch.long, device=x.device)
         mask, carried = run.mask, run.carried
-        if mask is not None and mask.keep is not None and run.front:
-            mask = Mask(keep=mask.keep[:, run.front :])
+        if mask is not None and mask.keep is not None and run.prefix:
+            mask = Mask(keep=mask.keep[:, run.prefix :])
         seen = None if carried is None else carried.seen
         positions = positions_of(x.shape[0], length, mask, seen, x.device)
         if self.training and self.options.start and carried is None:
@@ -226,16 +226,16 @@ class Halting(Leaving):
     def __init__(self, depth: Universal, run: StackRun, x: Tensor) -> None:
         o = self.options = depth.options
         super().__init__(run, depth.name, self._resume, o.halting != "none")
-        self.depth, front = depth, run.front
+        self.depth, prefix = depth, run.prefix
         self.positions = depth.positions(x, run)
         signals = depth.signals_of(self.positions, x)
-        if signals.places is not None and front:
-            signals = signals._replace(places=F.pad(signals.places, (0, 0, front, 0)))
+        if signals.places is not None and prefix:
+            signals = signals._replace(places=F.pad(signals.places, (0, 0, prefix, 0)))
         self.signals = signals
         keep = None if run.mask is None else run.mask.keep
         self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
         self.counted = self.real.clone()
-        self.counted[:, :front] = False
+        self.counted[:, :prefix] = False
         wide = torch.promote_types(x.dtype, torch.float32)
         self.account = Account(self.real, o.epsilon, wide)
         self.x, self.y = x, torch.zeros_like(x, dtype=wide)
@@ -252,7 +252,7 @@ class Halting(Leaving):
         self.x, moved = stream, self.signals.on(stream, t)
         if o.halting == "none":
             return moved
-        self.fill(t)
+        self.catch_up(t)
         self.runs = account.running
         self.w = account.spend(self.depth.chances(moved), t + 1 == o.steps)[..., None]
         self.run_for(self.runs)
@@ -274,10 +274,10 @@ class Halting(Leaving):
         if o.halting == "none":
             tally("depth", lambda: (o.steps * counted.sum(), counted.sum()))
             return stream
-        self.settle(stream, self.positions, lambda t: self.signals.on(stream, t))
+        self.finalise(stream, self.positions, lambda t: self.signals.on(stream, t))
         self.run.losses["ponder"] = o.tau * account.ponder(counted)
         tally("depth", lambda: (account.steps[counted].sum(), counted.sum()))
-        front = self.run.front
-        record(self.depth, "halting", lambda: account.steps[:, front:])
-        record(self.depth, "remainder", lambda: account.remainder[:, front:])
+        prefix = self.run.prefix
+        record(self.depth, "halting", lambda: account.steps[:, prefix:])
+        record(self.depth, "remainder", lambda: account.remainder[:, prefix:])
         return self.y.to(stream.dtype)

@@ -50,7 +50,7 @@ class FeedForwardGene(Gene):
     training_detail = True
     tried = ("gelu", "sepconv")
 
-    def around(self, plan: ModelConfig) -> Callable[..., FeedForward]:
+    def build_for_stack(self, plan: ModelConfig) -> Callable[..., FeedForward]:
         """Make one for the layer of a mixer."""
         choice, dropout = plan.genes[self.name], plan.block.dropout
 

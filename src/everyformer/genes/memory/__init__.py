@@ -61,7 +61,7 @@ class MemoryGene(Gene):
     def learned_without(self, choice: Choice) -> dict[str, Any]:
         return {} if choice.name is None else dict(MEMORIES.get(choice.name).learned_without)
 
-    def inside(
+    def build_for_mixer(
         self, plan: ModelConfig, mixer: Any, options: Any, of_first: Memory | None, layer: int
     ) -> Memory | None:
         choice = self.typed(plan.genes[self.name])
@@ -72,7 +72,9 @@ class MemoryGene(Gene):
         memory: Memory = self.make(choice, width=plan.width)
         return memory
 
-    def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Memory:
+    def build_standalone(
+        self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]
+    ) -> Memory:
         if not mixer.accepts_memory:
             raise GeneError(f"mixer '{mixer.name}' reads no memory; '{choice.name}' was given")
         memory: Memory = self.make(choice, width=sizes["width"])

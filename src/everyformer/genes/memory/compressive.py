@@ -37,12 +37,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Count, Whole
-from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
 from everyformer.core.mixer import set_options
 from everyformer.core.outputs import Losses
 from everyformer.core.state import State, state
+from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.core.trials import Make, Pair, Trials, in_two
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.engines.softmax.visibility import surely

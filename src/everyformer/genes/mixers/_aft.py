@@ -281,7 +281,7 @@ class AttentionFree(StreamingMixer):
         """Softmax averages of tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def reference_average(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         """The member's reference function; ``how``: ``causal``, ``mask`` and ``gate``."""
         raise NotImplementedError
 
@@ -289,7 +289,7 @@ class AttentionFree(StreamingMixer):
         """w (H, length, length) of the first positions, as the equation has it."""
         raise NotImplementedError
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         q, k, v = self.query(rows.x), self.key(rows.x), self.value(rows.x)
         after = None
         if state is None:
@@ -304,7 +304,7 @@ class AttentionFree(StreamingMixer):
     def text_reference(self, text: Rows) -> Tensor:
         heads = (project(text.x) for project in (self.query, self.key, self.value))
         mask = Mask(keep=text.keep, grid=text.grid)
-        y = self.literal(*heads, causal=self.causal, mask=mask, gate=self.options.gate)
+        y = self.reference_average(*heads, causal=self.causal, mask=mask, gate=self.options.gate)
         return self.out(y)
 
     def show(self, k: Tensor, rows: Rows) -> None:

@@ -27,7 +27,7 @@ from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided
 from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import ContextSums, KernelState
-from everyformer.engines.projections import Turn, same
+from everyformer.engines.projections import Rotary, identity
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.genes.mixers.base import HeadMixer, Rows
@@ -119,7 +119,7 @@ class KernelAttention(HeadMixer):
         """g itself (B, H, L), by its equation."""
         return None
 
-    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+    def reference_scores(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         """fq(q) . fk(k) (B, H, L, S) by the equations of the paper."""
         raise NotImplementedError
 
@@ -130,15 +130,15 @@ class KernelAttention(HeadMixer):
         """
         return None
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         x, keep = rows.x, rows.keep
         drawn = self.draw(carried=state is not None)
-        turn: Turn = same
+        apply_rotary: Rotary = identity
         if self.position is not None:
             positions = rows.positions(None if state is None else state.seen)
-            turn = partial(self.position.rotate, positions=positions)
+            apply_rotary = partial(self.position.rotate, positions=positions)
         both, v = self.project.side_by_side(x)
-        both = turn(both)
+        both = apply_rotary(both)
         q, k = both.chunk(2, 1)
         by = self.map(drawn) if self.causal and x.shape[1] > 1 and not tracing() else None
         if by is not None:
@@ -171,7 +171,7 @@ class KernelAttention(HeadMixer):
         q, k, v = self.project(text.x)
         if self.position is not None:
             q, k = (self.position.rotate(t, text.positions()) for t in (q, k))
-        scores = self.literal(q, k, self.draw(carried=False, again=False))
+        scores = self.reference_scores(q, k, self.draw(carried=False, again=False))
         gates = self.literal_gates(text.x)
         if gates is not None:
             scores = scores * gate_weights(gates, text.keep)
@@ -184,14 +184,14 @@ class KernelAttention(HeadMixer):
         rows = batch, self.heads
         return KernelState.empty(rows, self.features, self.head_dim, self.levels, **like)
 
-    def read(self, keys: Rows, values: Tensor) -> ContextSums:
+    def encode_context(self, keys: Rows, values: Tensor) -> ContextSums:
         """The sums of a context."""
         k, v = self.project.one(keys.x, "key"), self.project.one(values, "value")
         features, level = self.key_features(k, self.draw(carried=False))
         seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
         return ContextSums(seen, read_all(features, v, keys.keep, level))
 
-    def cross(self, x: Tensor, context: State) -> Tensor:
+    def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextSums)
         q = self.project.one(x, "query")
         features = self.query_features(q, self.draw(False, again=False))
@@ -200,7 +200,7 @@ class KernelAttention(HeadMixer):
     def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         q, k = self.project.one(x, "query"), self.project.one(keys, "key")
         v = self.project.one(values, "value")
-        scores = self.literal(q, k, self.draw(False, again=False))
+        scores = self.reference_scores(q, k, self.draw(False, again=False))
         return self.merge(dense_average(scores, v, None, self.guard))
 
     def _at_once(self, both: Tensor, drawn: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:

@@ -251,7 +251,7 @@ class AFTConv(AttentionFree):
             return picture_bias(self.w, grid)
         return line_bias(self.w, length, self.causal)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def reference_average(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         return aft_conv_reference(q, k, v, self.w, **how)
 
     def empty_state(self, batch: int, **like: Any) -> BandState:

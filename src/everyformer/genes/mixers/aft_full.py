@@ -237,7 +237,7 @@ class AFTFull(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return dense_table(self.position.w, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def reference_average(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         return aft_full_reference(q, k, v, self.position.w, **how)
 
     def empty_state(self, batch: int, **like: Any) -> FullState:

@@ -238,7 +238,7 @@ class AFTLocal(AttentionFree):
         w = band.gather(2, offset.clamp(0, self.offsets - 1).expand(band.shape[0], -1, -1))
         return w.masked_fill(~near, 0.0)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def reference_average(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         w = self.dense_bias(k.shape[1])
         if self.position is not None and isinstance(self.position.w, tuple):
             w = dense_table(self.position.w, k.shape[1])

@@ -135,7 +135,7 @@ class AFTSimple(AttentionFree):
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         return self.key.weight.new_zeros(1, length, length)
 
-    def literal(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    def reference_average(self, q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
         return aft_simple_reference(q, k, v, **how)
 
     def empty_state(self, batch: int, **like: Any) -> SimpleState:

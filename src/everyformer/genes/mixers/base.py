@@ -7,6 +7,7 @@ is computed text by text, on the real tokens alone.
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, NamedTuple, final
@@ -46,7 +47,7 @@ class Rows(NamedTuple):
     """(B, L) int"""
     grid: tuple[int, int] | None = None
     """(lines, columns) of pictures, whose tokens all keep their cells, also the padding"""
-    front: int | None = None
+    prefix: int | None = None
     """where it is known that the global tokens are the first so many: how many; real tokens
     then come first among these, and among the others"""
 
@@ -72,11 +73,11 @@ class Rows(NamedTuple):
 
 
 def rows_of(
-    x: Tensor, mask: Mask | None, planar: bool = False, front: int | None = None
+    x: Tensor, mask: Mask | None, planar: bool = False, prefix: int | None = None
 ) -> tuple[Rows, Restore]:
     """The texts of ``x`` (B, L, ...) as rows, and the way back.
 
-    ``planar``: the padding of a picture (`Mask.grid`) stays in its cells. ``front``: the first so
+    ``planar``: the padding of a picture (`Mask.grid`) stays in its cells. ``prefix``: the first so
     many tokens stay in front of the others.
     """
     if mask is None:
@@ -91,15 +92,15 @@ def rows_of(
         rows, restore = rows_of(packed.x, inner)
         return rows, lambda y: repack(restore(y), packed)
     grid = mask.grid if planar else None
-    texts = Rows(x, keep, mask.global_tokens, mask.sentences, grid, front)
+    texts = Rows(x, keep, mask.global_tokens, mask.sentences, grid, prefix)
     if keep is None:
         return texts, lambda y: y
-    parts = (keep[:, :front], keep[:, front:]) if front else (keep,)
+    parts = (keep[:, :prefix], keep[:, prefix:]) if prefix else (keep,)
     if grid is not None or all(_first(part) for part in parts):
         return texts._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
-    moved = compact(x, keep, front or 0)
+    moved = compact(x, keep, prefix or 0)
     flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
-    rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, front)
+    rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, prefix)
     return rows, lambda y: spread(y, moved)
 
 
@@ -127,32 +128,39 @@ class RowMixer(Mixer):
     planar: bool = False
     """whether `Mask.grid` makes pictures of the rows"""
     global_rows: bool = False
-    """whether global tokens are read apart, so that those in front (`Mask.front`) stay there"""
+    """whether global tokens are read apart, so that those in front (`Mask.prefix`) stay there"""
     no_context: str | None = None
     """why this one reads no context although its kind does"""
 
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "mix" in vars(cls):  # its name for one version more
+            told = f"{cls.__qualname__}.mix is called forward_rows now: rename it"
+            warnings.warn(told, FutureWarning, stacklevel=2)
+            cls.forward_rows = cls.mix  # type: ignore[attr-defined, method-assign]
+
     @abstractmethod
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         """`forward` on rows: (B, L, width), of which only real tokens' outputs are read."""
         raise NotImplementedError
 
     def text_reference(self, text: Rows) -> Tensor:
         """Outputs of one whole text (1, L, width) by the literal equation.
 
-        Members that are exported by it take padded rows too, as `mix` does.
+        Members that are exported by it take padded rows too, as `forward_rows` does.
         """
         raise NotImplementedError
 
-    def read(self, keys: Rows, values: Tensor) -> State:
+    def encode_context(self, keys: Rows, values: Tensor) -> State:
         """`read_context` on rows: what keys and ``values`` (B, S, channels) are made from."""
         raise NotImplementedError
 
-    def cross(self, x: Tensor, context: State) -> Tensor:
+    def cross_attend(self, x: Tensor, context: State) -> Tensor:
         """Outputs (B, L, width) of queries of ``x`` over what `read` gave."""
         raise NotImplementedError
 
     def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """`cross` by the literal equation: ``x`` (1, L, width) over real tokens (1, S, ...)."""
+        """`cross_attend` by the equation: ``x`` (1, L, width) over real tokens (1, S, ...)."""
         raise NotImplementedError
 
     @final  # type: ignore[misc]  # torch declares an attribute
@@ -166,15 +174,15 @@ class RowMixer(Mixer):
     ) -> MixerOutput:
         self.check_input(x, context, mask, state)
         if state is not None and state.of_context:
-            return MixerOutput(self.cross(x, state), state, {})
+            return MixerOutput(self.cross_attend(x, state), state, {})
         if context is not None:
-            return MixerOutput(self.cross(x, self.read_context(context, mask)), state, {})
+            return MixerOutput(self.cross_attend(x, self.read_context(context, mask)), state, {})
         if state is not None and mask is not None and mask.documents is not None:
             return self._after(x, mask, state)
-        front = mask.front if mask is not None and self.global_rows else None
-        rows, restore = rows_of(x, mask, self.planar, front)
-        out = self.mix(rows, state)
-        check_output(self, "mix", out, rows.x, state)
+        prefix = mask.prefix if mask is not None and self.global_rows else None
+        rows, restore = rows_of(x, mask, self.planar, prefix)
+        out = self.forward_rows(rows, state)
+        check_output(self, "forward_rows", out, rows.x, state)
         return MixerOutput(restore(out.y), out.state, out.losses)
 
     @final
@@ -221,7 +229,7 @@ class RowMixer(Mixer):
         hidden = None if keep is None else Mask(keep=keep)
         keys = rows_of(keys_from, hidden)[0]
         same = values_from is keys_from
-        return self.read(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
+        return self.encode_context(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
 
     def _after(self, x: Tensor, mask: Mask, state: State) -> MixerOutput:
         """Packed documents after a state: each in a row of its own, the last one's state stays."""

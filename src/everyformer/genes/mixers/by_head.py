@@ -120,7 +120,9 @@ class ByHead(Mixer):
         self.output_layers = tuple(
             f"parts.{n}.{name}" for n, p in enumerate(self._parts()) for name in p.output_layers
         )
-        self.leaks = next(filter(None, (p.leaks for p in self._parts())), None)
+        self.non_causal_reason = next(
+            filter(None, (p.non_causal_reason for p in self._parts())), None
+        )
         self.counts_tokens = any(p.counts_tokens for p in self._parts())
         longest = [p.max_length for p in self._parts() if p.max_length is not None]
         self.max_length = min(longest, default=None)
@@ -174,7 +176,7 @@ class ByHead(Mixer):
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         before = cast(ByHeadState, state).parts
         pairs = zip(self._parts(), before, strict=True)
-        after = tuple(part.extend(x, mask=mask, state=own) for part, own in pairs)
+        after = tuple(part.append(x, mask=mask, state=own) for part, own in pairs)
         return ByHeadState(after[0].seen, after)
 
     def _parts(self) -> list[Mixer]:

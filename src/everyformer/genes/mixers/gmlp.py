@@ -181,7 +181,7 @@ class SpatialMLP(StreamingMixer):
         for linear in (self.up, self.out):
             start(linear)
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         (x, keep), after, tiny = rows[:2], None, None
         first, second = self._open(x)
         if keep is not None:

@@ -166,7 +166,7 @@ class ImageTransformer(PatternAttention):
             return self._by_plan(rows, state)
         plan, keep = self._of_grid(rows), rows.keep
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
-        q, k, v = self.project(rows.x, turn=partial(self.rotate, positions=positions[None]))
+        q, k, v = self.project(rows.x, apply_rotary=partial(self.rotate, positions=positions[None]))
         if keep is None:
             return self.attend(q, k, v, plan), None
         take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)
@@ -174,9 +174,9 @@ class ImageTransformer(PatternAttention):
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
         return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
 
-    def literal(self, text: Rows) -> Tensor:
+    def reference_heads(self, text: Rows) -> Tensor:
         if text.grid is None:
-            return self._literal(text)
+            return self._reference(text)
         visible = self._of_grid(text).mask(text.x.shape[1], self.heads).to(text.x.device)
         visible = visible if text.keep is None else visible & text.keep
         return self._by_definition(self.project(text.x), visible)

@@ -188,5 +188,5 @@ class Linear(KernelAttention):
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         return self.query_features(k, drawn), None
 
-    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+    def reference_scores(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         return (F.elu(q) + 1) @ (F.elu(k) + 1).mT

@@ -117,9 +117,9 @@ class Longformer(PatternAttention):
         if separate:
             sizes = (heads, heads), (self.head_dim, self.head_dim)
             self.project_global = HeadProjections((self.width,) * 3, *sizes, o.bias)
-        self.narrow(1)
+        self.scale_window(1)
 
-    def narrow(self, by: int) -> None:
+    def scale_window(self, by: int) -> None:
         self._near = tuple(
             Near(before=side, after=side, dilation=dilation, causal=self.causal)
             for side, dilation in ((max(w // by, min(w, 1)), b) for w, b in self._halves)
@@ -275,7 +275,7 @@ class Longformer(PatternAttention):
         assert isinstance(local, KeyValueState)
         return LongformerState(local.seen, local, local)
 
-    def literal(self, text: Rows) -> Tensor:
+    def reference_heads(self, text: Rows) -> Tensor:
         (x, _, marked), tokens = text[:3], self.tokens
         length = x.shape[1]
         if marked is not None:

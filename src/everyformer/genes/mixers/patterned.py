@@ -140,21 +140,21 @@ class PatternAttention(HeadMixer):
         """Heads' outputs (B, H, L, D), and the state after them."""
         raise NotImplementedError
 
-    def literal(self, text: Rows) -> Tensor:
+    def reference_heads(self, text: Rows) -> Tensor:
         """Heads' outputs (1, H, L, D) of one text, by `attention_reference` under its mask."""
         raise NotImplementedError
 
     @final
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         heads, new = self.heads_of(rows, state)
         return MixerOutput(self.merge(heads), new, {})
 
     @final
     def text_reference(self, text: Rows) -> Tensor:
-        return self.merge(self.literal(text))
+        return self.merge(self.reference_heads(text))
 
-    def _literal(self, text: Rows) -> Tensor:
-        """`literal` by the plan alone."""
+    def _reference(self, text: Rows) -> Tensor:
+        """`reference_heads` by the plan alone."""
         length = text.x.shape[1]
         visible = self.plan(length).mask(length, self.heads)
         return self._by_definition(self.project(text.x), visible)
@@ -199,8 +199,8 @@ class PatternAttention(HeadMixer):
         seen = None if state is None else state.seen
         positions = positions_of(rows.x.shape[0], rows.x.shape[1], None, seen, rows.x.device)
         lengths = None if state is not None else rows.lengths[:, None]
-        turn = partial(self.rotate, positions=positions, lengths=lengths)
-        q, k, v = self.project(rows.x, turn=turn)
+        apply_rotary = partial(self.rotate, positions=positions, lengths=lengths)
+        q, k, v = self.project(rows.x, apply_rotary=apply_rotary)
         return (q, k, v), positions
 
     def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
@@ -386,5 +386,5 @@ class PlanAttention(PatternAttention):
         return self._by_plan(rows, state)
 
     @final
-    def literal(self, text: Rows) -> Tensor:
-        return self._literal(text)
+    def reference_heads(self, text: Rows) -> Tensor:
+        return self._reference(text)

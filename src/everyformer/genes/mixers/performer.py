@@ -178,7 +178,7 @@ class Performer(KernelAttention):
             return fourier_features(x, drawn), trigonometric_level(x)
         return stable_exponentials(x, drawn, kind == "hyperbolic", self.eps)
 
-    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+    def reference_scores(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         fq, fk = (
             performer_features_reference(
                 t * self.head_dim**-0.25, drawn, self.options.feature_map, self.eps

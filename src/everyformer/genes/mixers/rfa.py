@@ -193,7 +193,7 @@ class RFA(KernelAttention):
         logits = x @ self.gate.weight.mT + self.gate.bias
         return (1 / (1 + (-logits).exp())).transpose(1, 2)
 
-    def literal(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
+    def reference_scores(self, q: Tensor, k: Tensor, drawn: Tensor | None) -> Tensor:
         assert drawn is not None
         o = self.options
         size = o.features**-0.5

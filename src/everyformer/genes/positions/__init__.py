@@ -26,7 +26,7 @@ class PositionGene(Gene):
     always_named = True
     in_mixers = True
 
-    def inside(
+    def build_for_mixer(
         self, plan: ModelConfig, mixer: Any, options: Any, of_first: Position | None, layer: int
     ) -> Position | None:
         """The position on queries and keys or on scores; some are one for all layers."""
@@ -48,7 +48,9 @@ class PositionGene(Gene):
             position.join(of_first)
         return position
 
-    def alone(self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]) -> Position:
+    def build_standalone(
+        self, choice: Choice, mixer: Any, options: Any, sizes: dict[str, Any]
+    ) -> Position:
         if not mixer.accepts_positions:
             raise GeneError(
                 f"mixer '{mixer.name}' takes no position inside; '{choice.name}' was given"
@@ -56,7 +58,7 @@ class PositionGene(Gene):
         inside = head_sizes(options, sizes["width"], sizes["heads"])
         return make_position(str(choice.name), choice.options, **sizes, **inside)
 
-    def around(self, plan: ModelConfig) -> list[Position] | None:
+    def build_for_stack(self, plan: ModelConfig) -> list[Position] | None:
         """Positions that are added to the inputs of layers, one a layer."""
         if self.acts_on(plan) != "layers":
             return None

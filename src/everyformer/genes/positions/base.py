@@ -52,7 +52,7 @@ class AdditivePosition(ScorePosition):
         return products.add_(pairs.of_cut(parts[0]))
 
     @final
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
         content = cap(scale * (k @ q[:, :, None]).squeeze(-1))

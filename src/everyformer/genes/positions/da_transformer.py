@@ -116,7 +116,7 @@ class DaTransformer(ScorePosition):
     def score(self, products: Tensor, q: Tensor, k: Tensor, parts: Parts, pairs: Pairs) -> Tensor:
         return products.relu_() * pairs.of_cut(parts[0])
 
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
         positive = cap(scale * (k @ q[:, :, None]).squeeze(-1)).clamp(min=0)

@@ -145,7 +145,7 @@ class Shaw(ScorePosition):
         by_distance = pairs.narrowed(pairs.collect(weights), self.left - begin, count)
         return by_distance @ parts[-1].to(weights.dtype)
 
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
         scores = cap(scale * (k @ q[:, :, None]).squeeze(-1))

@@ -187,7 +187,7 @@ class XlRelative(ScorePosition):
         scores = products.add_(pairs.lay(queries @ known.transpose(-1, -2)))
         return scores if self.table is None else scores.add_(pairs.of_cut(last))
 
-    def literal(
+    def reference(
         self, q: Tensor, k: Tensor, distance: Tensor, head: int, scale: float, cap: Cap
     ) -> Tensor:
         content = cap(scale * (k * (q + self.u[head].to(q.dtype))[:, None]).sum(-1))

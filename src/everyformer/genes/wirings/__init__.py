@@ -61,7 +61,7 @@ class WiringGene(Gene):
                 "'sigtanh' or 'residual'"
             )
 
-    def around(self, plan: ModelConfig) -> Wiring:
+    def build_for_stack(self, plan: ModelConfig) -> Wiring:
         wiring: Wiring = self.make(plan.genes[self.name])
         return wiring
 

@@ -42,13 +42,13 @@ from everyformer.blocks.block import Block
 from everyformer.blocks.passing import LayerSchedule, StackRun
 from everyformer.blocks.wiring import Around, Part, Wiring
 from everyformer.core.choices import keep_choices, repeat_choices
-from everyformer.core.chosen import Chosen
 from everyformer.core.config import Options
 from everyformer.core.devices import CPU, as_now, forked_random, random_state, set_random_state
 from everyformer.core.errors import EveryformerError
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
 from everyformer.core.state import State
+from everyformer.core.subset import TokenSubset
 from everyformer.core.taps import Tap
 from everyformer.core.trace import untraced
 from everyformer.core.trials import Trials
@@ -150,7 +150,7 @@ class Replayed(StackRun):
         self.tensors += read
 
     def through(
-        self, block: Block, n: int, layer: int, stream: Halves, chosen: Chosen | None = None
+        self, block: Block, n: int, layer: int, stream: Halves, chosen: TokenSubset | None = None
     ) -> LayerOutput:
         if not self.recording:
             return super().through(block, n, layer, stream, chosen)

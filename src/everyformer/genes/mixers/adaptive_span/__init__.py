@@ -170,7 +170,7 @@ class AdaptiveSpan(HeadMixer):
         if self.spans is not None:
             self.spans.data.clamp_(0, 1)
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         compiled = torch.compiler.is_compiling()
         if self.training and torch.is_grad_enabled() and not compiled:
             self.end_step()  # not every loop says that its step is over

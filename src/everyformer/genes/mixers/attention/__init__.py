@@ -26,7 +26,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import Chosen
 from everyformer.core.errors import GeneError, UnsupportedError
 from everyformer.core.mask import Mask, counted, lengths_of, positions_of
 from everyformer.core.mixer import Context, heads_divide, sources
@@ -34,8 +33,9 @@ from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
 from everyformer.core.shared import shared
 from everyformer.core.state import State
+from everyformer.core.subset import TokenSubset
 from everyformer.core.trace import record, tracing
-from everyformer.engines.projections import HeadProjections, same
+from everyformer.engines.projections import HeadProjections, identity
 from everyformer.engines.softmax.cache import ContextState, KeyValueState
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.positions import ScorePosition
@@ -142,11 +142,11 @@ class Attention(BuiltMixer):
         assert state is None or isinstance(state, KeyValueState)
         if state is not None:
             mask, _ = with_past(mask, x.shape[1], state.keys.shape[2])
-        positions, turn = None, same
+        positions, apply_rotary = None, identity
         if self.rotates or _has_holes(mask, state):
             positions = self.positions(x, mask, None if state is None else state.seen)
-            turn = partial(self.rotate, positions=positions)
-        placed = self.place(self.project(x, turn=turn), mask, positions, state)
+            apply_rotary = partial(self.rotate, positions=positions)
+        placed = self.place(self.project(x, apply_rotary=apply_rotary), mask, positions, state)
         cache = None if placed.cache is None else placed.cache.last(self.reach)
         return MixerOutput(self.attend(*placed.pairs), cache, {})
 
@@ -256,12 +256,12 @@ class Attention(BuiltMixer):
         return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
 
     @property
-    def answers_some(self) -> bool:
+    def supports_subset(self) -> bool:
         """True without a memory, whose state is made of all outputs."""
         return self.memory is None
 
     def answer(
-        self, x: Tensor, chosen: Chosen, mask: Mask | None, state: State | None
+        self, x: Tensor, chosen: TokenSubset, mask: Mask | None, state: State | None
     ) -> MixerOutput:
         """`forward` for the queries of ``chosen`` tokens, with all keys and values."""
         self.check_input(x, None, mask, state)

@@ -44,7 +44,7 @@ def attention_reference(
             if position is None or distance is None:
                 scores = cap(scale * (read @ query[:, :, None]).squeeze(-1))
             else:
-                scores = position.literal(query, read, distance[:, i], h, scale, cap)
+                scores = position.reference(query, read, distance[:, i], h, scale, cap)
             scores = scores + added[:, h, i]
             visible = seen[:, h, i] & (index < last) & (scores > -math.inf)
             lowest = torch.finfo(scores.dtype).min

@@ -7,7 +7,7 @@ over blocks of ``block_size`` tokens, whole blocks each: w = ``window_blocks``, 
 ``global_blocks`` of the text itself: the first and the last one that hold real tokens. Padding does
 not move them (in the released code the last block of the padded text is global). With ``etc`` the
 first ``extra_tokens`` tokens are global and in no block; a model learns them and puts them in front
-(`Mixer.lead`), so that they carry what they read from layer to layer.
+(`Mixer.prefix`), so that they carry what they read from layer to layer.
 
 R_h[a] are drawn once, for every head and layer by ``seed``, without replacement from what is
 neither near nor global, and kept in the buffer ``order``: training, evaluation and a saved model
@@ -116,7 +116,7 @@ class BigBird(PatternAttention):
     def prepare(self, longest: int | None) -> None:
         o, causal = self.options, self.causal
         self.layer = self.layers = 0
-        self.lead = o.extra_tokens if o.form == "etc" else 0
+        self.prefix = o.extra_tokens if o.form == "etc" else 0
         always = o.global_blocks
         if always is None:
             always = () if o.form == "etc" else (0,) if causal else (0, -1)
@@ -201,7 +201,7 @@ class BigBird(PatternAttention):
 
     def blocks(self, length: int) -> int:
         """Number of blocks of a text of ``length`` tokens, those in front not counted."""
-        return max(1, -(-(length - self.lead) // self.options.block_size))
+        return max(1, -(-(length - self.prefix) // self.options.block_size))
 
     def plan(self, length: int) -> SparsePlan:
         """Visible pairs of each head in ``length`` tokens; causal: of any longer text too."""
@@ -240,18 +240,18 @@ class BigBird(PatternAttention):
             return SparsePlan.of(Near(causal=causal))
         side = self.rules.half * size
         union: list[Pattern] = [
-            Blocks(size=size, before=side, after=side, causal=causal, skip=self.lead)
+            Blocks(size=size, before=side, after=side, causal=causal, skip=self.prefix)
         ]
         chosen = always[0].nonzero().squeeze(1).tolist()
-        starts = [self.lead + block * size for block in chosen]
-        tokens = (*range(self.lead), *(at + n for at in starts for n in range(size)))
+        starts = [self.prefix + block * size for block in chosen]
+        tokens = (*range(self.prefix), *(at + n for at in starts for n in range(size)))
         if tokens:
             union.append(GlobalKeys(tokens=tokens, causal=causal))
         if bool(drawn.any()):
             rows = tuple(
                 tuple(tuple(row.nonzero().squeeze(1).tolist()) for row in head) for head in drawn[0]
             )
-            union.append(BlockTable(size=size, table=rows, causal=causal, skip=self.lead))
+            union.append(BlockTable(size=size, table=rows, causal=causal, skip=self.prefix))
         if tokens:
             union.append(GlobalQueries(tokens=tokens, causal=causal))
         return SparsePlan.of(*union)
@@ -268,7 +268,7 @@ class BigBird(PatternAttention):
             longest = int(rows.lengths.max())
         if known and state is not None:
             longest += shared(largest, state.seen)
-        self.check_length(longest - self.lead)
+        self.check_length(longest - self.prefix)
         if self.causal:
             return self._by_plan(rows, state)
         return self._by_counts(self._project(rows, None)[0], rows.keep), None
@@ -292,7 +292,7 @@ class BigBird(PatternAttention):
         for count in sorted(set(counts)):
             own = [row for row, own_count in enumerate(counts) if own_count == count]
             at = torch.tensor(own, device=device)
-            upto = min(length, self.lead + count * self.options.block_size)
+            upto = min(length, self.prefix + count * self.options.block_size)
             q, k, v = (t.index_select(0, at)[:, :, :upto] for t in heads)
             out = self._sparse((q, k, v), lengths.index_select(0, at), upto)
             outputs.append(F.pad(out, (0, 0, 0, length - upto)))
@@ -317,9 +317,9 @@ class BigBird(PatternAttention):
         at = torch.arange(q.shape[2], device=q.device)
         block = self._block(at)
         marked = ~self._always(block, blocks) & (blocks > self.options.dense_blocks)[:, None]
-        marked = marked & (at >= self.lead)
+        marked = marked & (at >= self.prefix)
         more = math.log(1 + self.options.random_blocks) * math.sqrt(self.head_dim)
-        counts = more * ((block == 0) & (at >= self.lead)).to(k.dtype)
+        counts = more * ((block == 0) & (at >= self.prefix)).to(k.dtype)
         width = -(-(self.head_dim + 1) // 8) * 8 - self.head_dim
         marked, counts = (F.pad(t[..., None].to(q.dtype), (0, width - 1)) for t in (marked, counts))
         batch, many = q.shape[:2]
@@ -331,10 +331,10 @@ class BigBird(PatternAttention):
         """All pairs, for graphs and pictures: texts of any number of blocks at once."""
         length, device, o = heads[0].shape[2], heads[0].device, self.options
         at = torch.arange(length, device=device)
-        block, front = self._block(at), at < self.lead
+        block, prefix = self._block(at), at < self.prefix
         lengths = at.new_full((1,), length) if keep is None else keep.sum(1)
-        count = ((lengths - self.lead + o.block_size - 1) // o.block_size).clamp(min=1)
-        always = self._always(block, count) | front
+        count = ((lengths - self.prefix + o.block_size - 1) // o.block_size).clamp(min=1)
+        always = self._always(block, count) | prefix
         near = (block[:, None] - block).abs() <= self.rules.half
         visible = (near | always[:, None] | always[:, :, None])[:, None]
         if self.order is not None:
@@ -350,15 +350,15 @@ class BigBird(PatternAttention):
         q, k = self._repeated(heads[0], heads[1], count)
         return weigh(q, k, heads[2], visible, at[None], at[None])
 
-    def literal(self, text: Rows) -> Tensor:
+    def reference_heads(self, text: Rows) -> Tensor:
         length, count = text.x.shape[1], self.blocks(text.x.shape[1])
         if self._counts_once(count):
-            return self._literal(text)
+            return self._reference(text)
         block, always = self._block(torch.arange(length)), self.rules.always
         chosen = torch.tensor([b % count for b in always if -count <= b < count])
         twice = (block == 0) & ~torch.isin(block, chosen)[:, None]
-        front = torch.arange(length) < self.lead
-        twice = twice & ~front & ~front[:, None]
+        prefix = torch.arange(length) < self.prefix
+        twice = twice & ~prefix & ~prefix[:, None]
         more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
         visible = self.plan(length).mask(length, self.heads)
         mask, bias = (t[None].to(text.x.device) for t in (visible, more[None]))
@@ -373,5 +373,5 @@ class BigBird(PatternAttention):
 
     def _block(self, at: Tensor) -> Tensor:
         """The block of every position; of those in front the first."""
-        block: Tensor = (at - self.lead).clamp(min=0) // self.options.block_size
+        block: Tensor = (at - self.prefix).clamp(min=0) // self.options.block_size
         return block

@@ -178,14 +178,14 @@ class ETC(BuiltMixer, RowMixer):
         )
         return Panels([panels], caption, None)
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         self._check(rows)
         if tracing():
             record(self, "weights", lambda: self._weights(rows))
         marked = rows.global_tokens is not None
-        if torch.compiler.is_compiling() and marked and rows.front is None:
+        if torch.compiler.is_compiling() and marked and rows.prefix is None:
             take(self.name, "dense", "a graph knows no numbers of global tokens", True)
-            return MixerOutput(self._literal(rows), None, {})
+            return MixerOutput(self._reference(rows), None, {})
         long, summary = kinds_of(rows)
         out = (summary, self._all(summary, long)), (long, self._local(long, summary))
         return MixerOutput(merged(rows.x, *out), None, {})
@@ -193,7 +193,7 @@ class ETC(BuiltMixer, RowMixer):
     def text_reference(self, text: Rows) -> Tensor:
         """Outputs by all pairs at once: scores by label, one softmax a query."""
         self._check(text)
-        return self._literal(text)
+        return self._reference(text)
 
     def _check(self, rows: Rows) -> None:
         o = self.options
@@ -336,7 +336,7 @@ class ETC(BuiltMixer, RowMixer):
             return self._distance(apart)
         return torch.where(apart == 0, 0, self.distances + 2)
 
-    def _literal(self, rows: Rows) -> Tensor:
+    def _reference(self, rows: Rows) -> Tensor:
         chosen, x = self._facts(rows)[0], rows.x
         weights = self._weights(rows)
         y = torch.zeros_like(x)

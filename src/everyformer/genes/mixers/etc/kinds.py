@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.blocks.parts import start
-from everyformer.core.chosen import gather_rows, order_of_real
+from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import surely
 from everyformer.engines.sparse.by_torch import in_units as tokens_in_units
@@ -32,11 +32,11 @@ def kinds_of(rows: Rows) -> tuple[Kind, Kind]:
     """Long and global tokens, each kind by itself."""
     x, keep, flags, sentences = rows[:4]
     keep = None if keep is None or surely(keep) else keep
-    front = 0 if flags is None else rows.front
-    if front is not None:
+    prefix = 0 if flags is None else rows.prefix
+    if prefix is not None:
         summary, long = (
             Kind(x[:, at], None, *(None if t is None else t[:, at] for t in (keep, sentences)))
-            for at in (slice(front), slice(front, None))
+            for at in (slice(prefix), slice(prefix, None))
         )
         return long, summary
     assert flags is not None

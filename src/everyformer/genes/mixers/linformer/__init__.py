@@ -188,7 +188,7 @@ class Linformer(HeadMixer):
             )
         self.length_map = first.length_map
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         if state is not None:
             assert isinstance(state, LinformerState)
             return self._continue(rows, state)
@@ -199,27 +199,27 @@ class Linformer(HeadMixer):
     def cross_reference(self, x: Tensor, keys: Tensor, values: Tensor) -> Tensor:
         y = torch.zeros_like(q := self.project.one(x, "query"))
         if keys.shape[1]:
-            k, v = self._literal(keys[0], "key"), self._literal(values[0], "value")
+            k, v = self._reference(keys[0], "key"), self._reference(values[0], "value")
             y = linformer_reference(q, k, v)
         return self.merge(y)
 
     def text_reference(self, text: Rows) -> Tensor:
         q, tokens = self.project.one(text.x, "query")[0], text.x[0]
         if not self.causal:
-            k, v = self._literal(tokens, "key"), self._literal(tokens, "value")
+            k, v = self._reference(tokens, "key"), self._reference(tokens, "value")
             return self.merge(linformer_reference(q, k, v)[None])
         size, rows = self.reach, []
         k, v = self.project.one(text.x, "key")[0], self.project.one(text.x, "value")[0]
         for t in range(len(tokens)):
             first = t // size * size
             past = [tokens[n : n + size] for n in range(0, first, size)]
-            keys = [self._literal(part, "key") for part in past] + [k[:, first : t + 1]]
-            values = [self._literal(part, "value") for part in past] + [v[:, first : t + 1]]
+            keys = [self._reference(part, "key") for part in past] + [k[:, first : t + 1]]
+            values = [self._reference(part, "value") for part in past] + [v[:, first : t + 1]]
             query = q[:, t : t + 1]
             rows.append(linformer_reference(query, torch.cat(keys, 1), torch.cat(values, 1)))
         return self.merge(torch.cat(rows, 1)[None])
 
-    def _literal(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
+    def _reference(self, tokens: Tensor, part: Literal["key", "value"]) -> Tensor:
         """Keys or values (H, slots, D) of the real tokens (S, width) of a row or segment."""
         own = self.length_map[0 if part == "key" else -1]
         slots = [compress_reference(tokens, weight) for weight in own]
@@ -233,7 +233,7 @@ class Linformer(HeadMixer):
         seen = torch.zeros(batch, dtype=torch.long, device=none.device)
         return LinformerState(seen, none, none, OpenSegment(seen, inputs, heads, heads))
 
-    def read(self, keys: Rows, values: Tensor) -> ContextState:
+    def encode_context(self, keys: Rows, values: Tensor) -> ContextState:
         """The slots of a context."""
         read = self._slots(keys, values)
         filled = read.filled
@@ -242,7 +242,7 @@ class Linformer(HeadMixer):
         seen = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
         return ContextState(seen, read.keys, read.values, filled)
 
-    def cross(self, x: Tensor, context: State) -> Tensor:
+    def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextState)
         return self._attend(x, Slots(context.keys, context.values, context.keep))
 

@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.chosen import gather_rows
 from everyformer.core.devices import readable
 from everyformer.core.shared import advanced as counted_on
 from everyformer.core.state import state
+from everyformer.core.subset import gather_rows
 from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.growing import Growing
 from everyformer.engines.ranges import full_precision, widened

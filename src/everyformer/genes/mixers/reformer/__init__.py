@@ -177,7 +177,7 @@ class Reformer(HeadMixer):
         )  # fmt: skip
         self.factors = _factors(o, max_length)
         if causal and (max_length is None or max_length > o.chunk):
-            self.leaks = LEAKS
+            self.non_causal_reason = LEAKS
         self.rounds = o.evaluation_rounds or o.rounds
         # not a buffer: it follows from the seed, and has to survive every dtype and device alike
         self.rotations = seeded_rotations(
@@ -189,10 +189,14 @@ class Reformer(HeadMixer):
         for linear in (self.query_key, self.value, self.out):
             start(linear)
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         (qk, v), keep = self._project(rows.x), rows.keep
-        if self.leaks is None and self.causal and self._length(rows, state) > self.options.chunk:
-            self.leaks = LEAKS  # a text longer than it was made for is no single chunk
+        if (
+            self.non_causal_reason is None
+            and self.causal
+            and self._length(rows, state) > self.options.chunk
+        ):
+            self.non_causal_reason = LEAKS  # a text longer than it was made for is no single chunk
         if state is None:
             # drawn outside of the choice, which a repetition does not make
             rotations = self._rotations(fixed=not self.training, like=qk)

@@ -155,7 +155,7 @@ class RoutingAttention(HeadMixer):
         # which members a token sees; None: it sees all, both ways
         self.routing: Routing | None = o.routing if causal else None
         if self.routing == "paper":
-            self.leaks = (
+            self.non_causal_reason = (
                 "who is a member of a cluster is chosen by the whole row, later tokens included "
                 "(routing='paper')"
             )
@@ -170,7 +170,7 @@ class RoutingAttention(HeadMixer):
                 start(linear)
         self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         keep = rows.keep
         if self.training:
             self.centroids.watch(self.parameters())

@@ -35,11 +35,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from everyformer.core.bounds import Bounds, Count, Dropout, Positive
-from everyformer.core.chosen import gather_rows
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
+from everyformer.core.subset import gather_rows
 from everyformer.core.trace import record, tracing
 from everyformer.engines.content.balance import NOTHING, balanced, balanced_reference, gumbel
 from everyformer.engines.ranges import widened
@@ -141,7 +141,7 @@ class Sinkhorn(HeadMixer):
         if causal:
             self.null = nn.Parameter(torch.randn(2, self.heads, 1, self.head_dim))
 
-    def mix(self, rows: Rows, state: State | None) -> MixerOutput:
+    def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
         if state is not None:
             assert isinstance(state, SinkhornState)
             return self._continue(rows, state)

@@ -11,9 +11,9 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.errors import ShapeError
 from everyformer.core.state import State, state
+from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.engines.content.balance import NOTHING, balanced_row
 from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.softmax.attention import attention_weights, softmax_attention

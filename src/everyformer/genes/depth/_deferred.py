@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from everyformer.core.chosen import gather_rows, order_of_real
 from everyformer.core.mask import Mask
 from everyformer.core.state import State, state
+from everyformer.core.subset import gather_rows, order_of_real
 
 
 @state
-class Pending(State):
+class Deferred(State):
     """The last tokens of every row, as many as the layer that has seen the fewest lacks."""
 
     seen: Tensor
@@ -33,7 +33,7 @@ class Pending(State):
     """(B, P) bool, which are real"""
 
     @classmethod
-    def empty(cls, batch: int, width: int, **like: Any) -> Pending:
+    def empty(cls, batch: int, width: int, **like: Any) -> Deferred:
         """No tokens; ``like``: device and dtype."""
         device = like.get("device")
         return cls(
@@ -61,13 +61,13 @@ class Pending(State):
 
     def append(
         self, stream: Tensor, positions: Tensor, keep: Tensor | None, early: bool = True
-    ) -> Pending:
+    ) -> Deferred:
         """With more tokens after these; ``keep`` None: all are real; ``early``: all might leave
         early, or none."""
         passed = self.passed(stream, keep, early)
         if keep is None:
             keep = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
-        return Pending(
+        return Deferred(
             seen=passed.seen,
             early=passed.early,
             stream=torch.cat((self.stream, stream.to(self.stream.dtype)), 1),
@@ -75,20 +75,20 @@ class Pending(State):
             keep=torch.cat((self.keep, keep), 1),
         )
 
-    def passed(self, stream: Tensor, keep: Tensor | None, early: bool = True) -> Pending:
+    def passed(self, stream: Tensor, keep: Tensor | None, early: bool = True) -> Deferred:
         """As `append`, where all layers have taken these tokens in: none waits."""
         count = stream.shape[1] if keep is None else keep.sum(1)
         seen, left = self.seen + count, self.early + count * early
-        return Pending(seen, left, self.stream, self.positions, self.keep)
+        return Deferred(seen, left, self.stream, self.positions, self.keep)
 
     @property
     def none(self) -> bool:
         """True if no token waits."""
         return self.stream.shape[1] == 0
 
-    def but_for(self, seen: Tensor) -> Pending:
+    def but_for(self, seen: Tensor) -> Deferred:
         """Without those that all layers have taken in, if none has seen fewer than ``seen``."""
-        return Pending(self.seen, self.early, *self._last(self.most(seen)))
+        return Deferred(self.seen, self.early, *self._last(self.most(seen)))
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last ``count`` real tokens of every row, after padding where there are fewer."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Chosen(NamedTuple):
+class TokenSubset(NamedTuple):
     """Some tokens of some rows: n of each of R rows."""
 
     at: Tensor
@@ -19,7 +19,7 @@ class Chosen(NamedTuple):
     """(R,) which rows; None: all"""
 
     @classmethod
-    def of(cls, flags: Tensor) -> Chosen | None:
+    def of(cls, flags: Tensor) -> TokenSubset | None:
         """Tokens with ``flags`` (B, L), at least one; None: all of a row, and some of each row."""
         counts = flags.sum(1)
         rows = None
