@@ -23,7 +23,7 @@ def test_gradients_and_what_is_drawn_are_those_without_checkpoints(name, options
     thrifty = copy.deepcopy(plain)
     thrifty.enable_checkpointing()
     tokens = torch.randint(0, 50, (2, 11))
-    mask = Mask(keep=torch.arange(11) < torch.tensor([[11], [7]]))
+    mask = Mask(padding_mask=torch.arange(11) < torch.tensor([[11], [7]]))
     found = []
     for model in (plain, thrifty):
         torch.manual_seed(3)

@@ -85,10 +85,10 @@ MIXERS = [member.name for member in list_members() if member.is_mixer]
 def test_gradients_equal_autograds_with_dropout_on(mixer):
     stack = make_stack(mixer, dropout=0.3, drop_path=0.2).train()
     x = draw(3, 11, WIDTH).requires_grad_()
-    keep = torch.ones(3, 11, dtype=torch.bool)
-    keep[0, 7:] = False
+    padding_mask = torch.ones(3, 11, dtype=torch.bool)
+    padding_mask[0, 7:] = False
     start = copy.deepcopy(stack.state_dict())
-    for mask in (None, Mask(keep=keep)):
+    for mask in (None, Mask(padding_mask=padding_mask)):
         stack.load_state_dict(start)
         torch.manual_seed(4)
         ours = stack(x, mask=mask).y
@@ -123,7 +123,7 @@ def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers):
     sizes = {"width": WIDTH, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 9}
     model = ef.create_model("attention", "seq2seq", **sizes, **options).double()
     source, targets = torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (2, 5))
-    mask = Mask(keep=torch.arange(7) < torch.tensor([[7], [4]]))
+    mask = Mask(padding_mask=torch.arange(7) < torch.tensor([[7], [4]]))
 
     def learned():
         loss = model(source, targets=targets, mask=mask).loss

@@ -34,7 +34,7 @@ POSITION = [(name, {}) for name in POSITIONS.names()]
 @pytest.mark.parametrize("padded", [False, True])
 def test_every_position_learns_what_autograd_says(position, options, padded):
     made = model(position=position, **options)
-    mask = Mask(keep=torch.arange(LENGTH) >= torch.tensor([[0], [4]])) if padded else None
+    mask = Mask(padding_mask=torch.arange(LENGTH) >= torch.tensor([[0], [4]])) if padded else None
     inputs = made.embedding(TOKENS[:, :LENGTH]).detach().requires_grad_()
     wanted = [inputs, *(w for n, w in made.named_parameters() if n != "embedding.weight")]
 

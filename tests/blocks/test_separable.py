@@ -79,13 +79,13 @@ KEEP = torch.tensor([[0, 0, 1, 1, 1, 1, 1, 1, 1], [1, 1, 1, 0, 1, 1, 1, 0, 0]], 
 DOCUMENTS = torch.tensor([[7, 7, 3, 3, 3, 3, 5, 3, 3], [0, 0, 0, 0, 0, 2, 2, 2, 2]])
 MASKS = {
     "all": (Mask(), [[[0, 1, 2, 3, 4, 5, 6, 7, 8]]] * 2),
-    "padded": (Mask(keep=KEEP), [[[2, 3, 4, 5, 6, 7, 8]], [[0, 1, 2, 4, 5, 6]]]),
+    "padded": (Mask(padding_mask=KEEP), [[[2, 3, 4, 5, 6, 7, 8]], [[0, 1, 2, 4, 5, 6]]]),
     "packed": (
         Mask(documents=DOCUMENTS),
         [[[0, 1], [2, 3, 4, 5], [6], [7, 8]], [[0, 1, 2, 3, 4], [5, 6, 7, 8]]],
     ),
     "padded and packed": (
-        Mask(keep=KEEP, documents=DOCUMENTS),
+        Mask(padding_mask=KEEP, documents=DOCUMENTS),
         [[[2, 3, 4, 5], [6], [7, 8]], [[0, 1, 2, 4], [5, 6]]],
     ),
 }
@@ -96,8 +96,8 @@ MASKS = {
 @pytest.mark.parametrize("name", MASKS)
 def test_each_text_is_convolved_alone(name: str, causal: bool) -> None:
     made, x, (mask, rows) = feed(causal), draw(2, 9, WIDTH), MASKS[name]
-    if mask.keep is not None:
-        x[~mask.keep] = torch.nan
+    if mask.padding_mask is not None:
+        x[~mask.padding_mask] = torch.nan
     y, _ = made(x, mask)
     for row, texts in enumerate(rows):
         for at in texts:
@@ -108,14 +108,16 @@ def test_each_text_is_convolved_alone(name: str, causal: bool) -> None:
 @pytest.mark.parametrize("padded", [False, True])
 def test_any_cut_of_a_stream_is_the_whole(cuts: tuple[int, ...], padded: bool) -> None:
     made, x = feed(True), draw(2, 9, WIDTH)
-    keep = KEEP if padded else torch.ones_like(KEEP)
-    whole, _ = made(x, Mask(keep=keep))
+    padding_mask = KEEP if padded else torch.ones_like(KEEP)
+    whole, _ = made(x, Mask(padding_mask=padding_mask))
     state, parts = made.init_state(2), []
     for a, b in pairwise(cuts):
-        y, state = made(x[:, a:b], Mask(keep=keep[:, a:b]) if padded else None, state)
+        y, state = made(
+            x[:, a:b], Mask(padding_mask=padding_mask[:, a:b]) if padded else None, state
+        )
         parts.append(y)
-    close(torch.cat(parts, 1)[keep], whole[keep])
-    assert state.seen.tolist() == keep.sum(1).tolist()
+    close(torch.cat(parts, 1)[padding_mask], whole[padding_mask])
+    assert state.seen.tolist() == padding_mask.sum(1).tolist()
     assert state.nbytes == 2 * 8 * (2 * WIDTH + 4 * HIDDEN + 1)
     # a row that begins anew has nothing in front
     y, _ = made(x, None, state.reset(torch.tensor([True, False])))
@@ -152,10 +154,10 @@ def test_decoders_write_what_they_were_taught_with(member: str) -> None:
     )
     made = model(member, "seq2seq", **halting).eval()
     source, prefix = torch.randint(1, 9, (2, 7)), torch.randint(1, 9, (2, 6))
-    keep = torch.ones(2, 7, dtype=torch.bool)
-    keep[0, 5:] = False
-    taught = made(source, prefix=prefix, mask=Mask(keep=keep)).logits
-    context = made.encode(source, Mask(keep=keep)).context
+    padding_mask = torch.ones(2, 7, dtype=torch.bool)
+    padding_mask[0, 5:] = False
+    taught = made(source, prefix=prefix, mask=Mask(padding_mask=padding_mask)).logits
+    context = made.encode(source, Mask(padding_mask=padding_mask)).context
     # two beams a sentence
     rows = torch.tensor([0, 0, 1, 1])
     state, parts = made.init_state(4), []
@@ -166,7 +168,7 @@ def test_decoders_write_what_they_were_taught_with(member: str) -> None:
     close(torch.cat(parts, 1), taught[rows])
     if member == "universal":
         with ef.trace(made) as seen:
-            made(source, prefix=prefix, mask=Mask(keep=keep))
+            made(source, prefix=prefix, mask=Mask(padding_mask=padding_mask))
         assert all(len(steps.unique()) > 1 for steps in seen.find("halting").values())
 
 
@@ -175,7 +177,7 @@ def test_reversible_stacks_learn_what_autograd_says() -> None:
     tokens = torch.randint(0, 9, (2, 9))
 
     def gradients() -> list[Tensor]:
-        out = made(tokens, targets=tokens.roll(-1, 1), mask=Mask(keep=KEEP))
+        out = made(tokens, targets=tokens.roll(-1, 1), mask=Mask(padding_mask=KEEP))
         return [out.loss, *torch.autograd.grad(out.loss, list(made.parameters()))]
 
     close(*both_ways(gradients))
@@ -211,7 +213,7 @@ REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
     (lambda: model(depth="calm"), GeneError, "depth 'calm' needs the keys of tokens that have"),
     (lambda: model(depth="depth-adaptive"), GeneError, "feedforward 'sepconv' reads"),
     (lambda: model("gmlp"), GeneError, "'feedforward' has no meaning"),
-    (lambda: feed(True)(draw(1, 3, WIDTH), Mask(allowed=torch.ones(3, 3, dtype=torch.bool))),
+    (lambda: feed(True)(draw(1, 3, WIDTH), Mask(attention_mask=torch.ones(3, 3, dtype=torch.bool))),
      UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) allowed"),
     (foreign, ShapeError, "goes on from a LayerState"),
 ]  # fmt: skip

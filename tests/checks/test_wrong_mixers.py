@@ -83,7 +83,7 @@ def of_the_past(right):
     """Running sums in both forms."""
 
     def average(self, k, v, rows):
-        weights = hide_padding(k, rows.keep).exp()
+        weights = hide_padding(k, rows.padding_mask).exp()
         return (weights * v).cumsum(1) / weights.cumsum(1)
 
     return average
@@ -93,7 +93,7 @@ def overflowing(right):
     """Exponentials of the keys as they are."""
 
     def average(self, k, v, rows):
-        weights = hide_padding(k, rows.keep).exp()
+        weights = hide_padding(k, rows.padding_mask).exp()
         if self.causal:
             return (weights * v).cumsum(1) / weights.cumsum(1)
         return ((weights * v).sum(1, keepdim=True) / weights.sum(1, keepdim=True)).expand_as(v)
@@ -156,9 +156,9 @@ def read_again(right):
 def counting_up(right):
     """Something of the length of the text is made at each step."""
 
-    def resume(self, k, v, keep, state):
+    def resume(self, k, v, padding_mask, state):
         torch.zeros(int(state.seen.max()))
-        return right(self, k, v, keep, state)
+        return right(self, k, v, padding_mask, state)
 
     return resume
 
@@ -254,8 +254,8 @@ WRONG = (
     ),
     simple(
         "streaming", "an average that is carried without its weight", "off by", "resume",
-        lambda right: lambda self, k, v, keep, state: right(
-            self, k, v, keep, replace(state, lse=state.lse.clamp(max=0.0))
+        lambda right: lambda self, k, v, padding_mask, state: right(
+            self, k, v, padding_mask, replace(state, lse=state.lse.clamp(max=0.0))
         ),
     ),
     simple(
@@ -267,14 +267,15 @@ WRONG = (
         "reorder", lambda right: lambda self, index: self,
     ),
     simple(
-        "padding", "padding that is read", "stand in its padding", "forward", unread("keep"),
+        "padding", "padding that is read", "stand in its padding", "forward",
+        unread("padding_mask"),
     ),
     simple(
         "packing", "documents that mix", "told by documents", "forward", unread("documents"),
     ),
     softmax(
         "conditions", "ids that come again are one document", "off by", visibility, "runs_of",
-        lambda right: lambda documents, keep=None: documents,
+        lambda right: lambda documents, padding_mask=None: documents,
     ),
     softmax(
         "limits", "a window one key too narrow", "window >= L", attention, "visibility",

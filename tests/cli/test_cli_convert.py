@@ -266,7 +266,7 @@ def test_programs_are_compared_with_the_model(say: Say, refused: Refused, tree: 
     assert "difference" in out
     assert "float32, from bfloat16" in out
     session = onnxruntime.InferenceSession("gpt.onnx", providers=["CPUExecutionProvider"])
-    assert [given.name for given in session.get_inputs()] == ["tokens", "keep"]
+    assert [given.name for given in session.get_inputs()] == ["tokens", "padding_mask"]
 
 
 def test_a_name_on_the_hub_is_downloaded(

@@ -218,7 +218,7 @@ class Backwards:
     def __call__(self, model: Model, source: Tensor, mask: Any, search: BeamConfig) -> Any:
         from everyformer.generation.beam import Hypothesis
 
-        lengths = mask.keep.sum(1).tolist()
+        lengths = mask.padding_mask.sum(1).tolist()
         self.batches.append(lengths)
         rows = [row[: n - 1].tolist()[::-1] for row, n in zip(source, lengths, strict=True)]
         return [[Hypothesis(0.0, tuple(row)), Hypothesis(-1.0, (65,))] for row in rows]

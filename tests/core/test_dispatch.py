@@ -105,10 +105,13 @@ def test_hidden_cells_of_a_picture_are_told():
     mixer = build_mixer(
         "image-transformer", causal=False, dims=2, tile=(6, 6), flange=(2, 2), **SIZES
     )
-    x, keep = draw(1, 18 * 18, 8, dtype=torch.float32), torch.ones(1, 18 * 18, dtype=torch.bool)
-    keep[0, 7] = False
+    x, padding_mask = (
+        draw(1, 18 * 18, 8, dtype=torch.float32),
+        torch.ones(1, 18 * 18, dtype=torch.bool),
+    )
+    padding_mask[0, 7] = False
     with pytest.warns(AllPairsWarning, match="hidden cells"):
-        mixer(x, mask=Mask(keep=keep, grid=(18, 18)))
+        mixer(x, mask=Mask(padding_mask=padding_mask, grid=(18, 18)))
 
 
 @pytest.mark.parametrize("member", ["longformer", "alibi", "linear"])

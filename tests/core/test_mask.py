@@ -17,9 +17,9 @@ POSITIONS = [
 ]
 
 
-@pytest.mark.parametrize(("keep", "expected"), POSITIONS)
-def test_positions_count_the_real_tokens_before(keep, expected):
-    mask = Mask(keep=torch.tensor([keep]).bool())
+@pytest.mark.parametrize(("padding_mask", "expected"), POSITIONS)
+def test_positions_count_the_real_tokens_before(padding_mask, expected):
+    mask = Mask(padding_mask=torch.tensor([padding_mask]).bool())
     found = positions_of(1, 5, mask, None, torch.device("cpu"))
     assert found.tolist() == [expected]
     later = positions_of(1, 5, mask, torch.tensor([7]), torch.device("cpu"))
@@ -33,9 +33,9 @@ def test_positions_restart_in_every_document():
 
 def test_ids_of_padding_begin_no_document():
     ids = torch.tensor([[3, 3, 8, 3, 1, 7, 1, 1], [9, 2, 2, 2, 2, 3, 9, 9]])
-    keep = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 0, 0]]).bool()
-    assert runs_of(ids, keep).tolist() == [[0] * 4 + [1] * 4, [0] * 5 + [1] * 3]
-    assert document_positions(ids, keep).tolist() == [
+    padding_mask = torch.tensor([[1, 1, 0, 1, 1, 0, 1, 0], [0, 1, 1, 0, 1, 1, 0, 0]]).bool()
+    assert runs_of(ids, padding_mask).tolist() == [[0] * 4 + [1] * 4, [0] * 5 + [1] * 3]
+    assert document_positions(ids, padding_mask).tolist() == [
         [0, 1, 2, 2, 0, 1, 1, 1],
         [0, 0, 1, 2, 2, 0, 0, 0],
     ]
@@ -51,11 +51,17 @@ RUNS = [[0, 1, 1, 1, 1], [5, 5, 2, 4, 4], [0, 0, 1, 1, 0], [1, 2, 3, 4, 5], [7] 
 
 
 @pytest.mark.parametrize("documents", RUNS)
-@pytest.mark.parametrize("keep", [None, [1, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 0, 1, 0, 1]])
-def test_every_real_token_knows_how_long_its_document_is(documents, keep):
+@pytest.mark.parametrize("padding_mask", [None, [1, 1, 0, 1, 1], [0, 1, 1, 1, 0], [1, 0, 1, 0, 1]])
+def test_every_real_token_knows_how_long_its_document_is(documents, padding_mask):
     ids = torch.tensor([documents])
-    real = torch.ones_like(ids, dtype=torch.bool) if keep is None else torch.tensor([keep]).bool()
-    positions = positions_of(1, 5, Mask(keep=real, documents=ids), None, torch.device("cpu"))
+    real = (
+        torch.ones_like(ids, dtype=torch.bool)
+        if padding_mask is None
+        else torch.tensor([padding_mask]).bool()
+    )
+    positions = positions_of(
+        1, 5, Mask(padding_mask=real, documents=ids), None, torch.device("cpu")
+    )
     left = [documents[i] for i in range(5) if real[0, i]]
     expected = [len(list(run)) for _, run in itertools.groupby(left)]
     lengths = [n for n in expected for _ in range(n)]
@@ -64,7 +70,7 @@ def test_every_real_token_knows_how_long_its_document_is(documents, keep):
 
 def test_lengths_become_flags():
     mask = Mask.from_lengths(torch.tensor([2, 0, 3]), 3)
-    assert mask.keep.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
+    assert mask.padding_mask.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     with pytest.raises(ShapeError, match="lengths must be"):
         Mask.from_lengths(torch.tensor([1.5]), 3)
 
@@ -85,4 +91,4 @@ def test_what_is_told_for_a_compiler_is_no_part_to_honour():
 
 def test_flags_of_other_tokens_give_no_positions():
     with pytest.raises(ShapeError, match="one flag per token"):
-        positions_of(2, 6, Mask(keep=torch.ones(2, 5).bool()), None, torch.device("cpu"))
+        positions_of(2, 6, Mask(padding_mask=torch.ones(2, 5).bool()), None, torch.device("cpu"))

@@ -35,8 +35,8 @@ def test_reset_clears_only_the_rows_asked_for_and_keeps_the_original():
     _, state = held_state()
     cleared = state.reset(torch.tensor([False, True, False]))
     assert cleared.position.tolist() == [5, 0, 5]
-    assert not cleared.keep[1].any()
-    assert cleared.keep[0].all()
+    assert not cleared.padding_mask[1].any()
+    assert cleared.padding_mask[0].all()
     assert state.position.tolist() == [5, 5, 5]
 
 

@@ -23,10 +23,10 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "flags for a mask": (lambda: model()(TOKENS, mask=TOKENS > 3), "Mask(keep=flags) says"),
+    "flags for a mask": (lambda: model()(TOKENS, mask=TOKENS > 3), "Mask(padding_mask=flags) says"),
     "flags for a mixer's mask": (
         lambda: ef.create_mixer("linear", width=8)(drawn(1, 3, 8), mask=torch.ones(1, 3).bool()),
-        "not a Tensor: Mask(keep=flags)",
+        "not a Tensor: Mask(padding_mask=flags)",
     ),
     "a number for a depth": (lambda: ef.create_model("gpt", depth=6), "'depth' is chosen by a"),
     "a list for a memory": (

@@ -136,8 +136,8 @@ def test_lengths_mark_the_padding_and_leave_it_out_of_the_means(tmp_path: Path) 
     x = np.where(np.arange(5) < lengths[:, None], 1.0, np.nan)[..., None]
     dataset = load(tmp_path, x=x, y=CLASSES, lengths=lengths)
     batch = dataset.train_batch(0, 18, 0)
-    assert batch.keep is not None
-    assert torch.equal(batch.inputs[..., 0] == 1, batch.keep)
+    assert batch.padding_mask is not None
+    assert torch.equal(batch.inputs[..., 0] == 1, batch.padding_mask)
     assert dataset.features == Spread((1.0,), (1.0,))
 
 

@@ -52,11 +52,13 @@ def test_a_target_is_the_source_rewritten_and_ended(
     data = load(name, "seq2seq", length=length, symbols=9)
     batch = data.train_batch(0, 200, 0)
     seen = set()
-    for source, keep, target in zip(batch.inputs, batch.keep, batch.targets, strict=True):
-        *symbols, end = source[keep].tolist()
+    for source, padding_mask, target in zip(
+        batch.inputs, batch.padding_mask, batch.targets, strict=True
+    ):
+        *symbols, end = source[padding_mask].tolist()
         assert end == 0 < min(symbols)
         assert target[target >= 0].tolist() == [*rewrite(symbols), 0]
-        assert torch.equal(target >= 0, keep)
+        assert torch.equal(target >= 0, padding_mask)
         seen.add(len(symbols))
     assert seen == set(range(shortest, longest + 1))
     assert batch.tokens == 2 * 200 * (longest + 1)
@@ -77,8 +79,10 @@ def test_listops_values_are_right(load: Load) -> None:
     data = load("listops", length=64)
     batch = data.train_batch(0, 60, 0)
     assert data.classes == tuple("0123456789")
-    for row, keep, value in zip(batch.inputs, batch.keep, batch.targets.tolist(), strict=True):
-        tokens = row[keep].tolist()
+    for row, padding_mask, value in zip(
+        batch.inputs, batch.padding_mask, batch.targets.tolist(), strict=True
+    ):
+        tokens = row[padding_mask].tolist()
         assert 16 <= len(tokens) <= 64
         assert evaluate(tokens) == value
 

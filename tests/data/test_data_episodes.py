@@ -66,16 +66,16 @@ def test_a_training_row_is_a_window_of_one_episode_padded_on_the_left(
     data = loaded(folder, validation=0.34)
     assert (data.task, data.length, len(data.train), len(data.held_out)) == ("decision", 15, 4, 2)
     batch = data.train_batch(3, 64, 0)
-    assert batch.keep is not None
+    assert batch.padding_mask is not None
     assert batch.returns is not None
     assert batch.actions is not None
     assert batch.timesteps is not None
     for row in range(64):
         number = int(batch.inputs[row, -1, 0])
-        count = int(batch.keep[row].sum())
+        count = int(batch.padding_mask[row].sum())
         begin = int(batch.timesteps[row, -1]) + 1 - count
         steps = torch.arange(begin, begin + count)
-        assert batch.keep[row].tolist() == [False] * (5 - count) + [True] * count
+        assert batch.padding_mask[row].tolist() == [False] * (5 - count) + [True] * count
         assert count == min(5, LENGTHS[number] - begin)
         assert batch.inputs[row, -count:].tolist() == [[number, t] for t in steps.tolist()]
         assert torch.equal(batch.timesteps[row, -count:], steps)
@@ -87,7 +87,7 @@ def test_a_training_row_is_a_window_of_one_episode_padded_on_the_left(
         for tensor in (batch.inputs, batch.returns, batch.actions, batch.timesteps):
             assert not tensor[row, : 5 - count].any()
     assert batch.tokens == 64 * 5
-    assert batch.scored == int(batch.keep.sum())
+    assert batch.scored == int(batch.padding_mask.sum())
 
 
 def test_every_step_of_the_training_part_begins_as_many_windows_as_any_other(
@@ -100,9 +100,9 @@ def test_every_step_of_the_training_part_begins_as_many_windows_as_any_other(
     draws = 40 * 500
     for step in range(40):
         batch = data.train_batch(step, 500, 7)
-        assert batch.keep is not None
+        assert batch.padding_mask is not None
         assert batch.timesteps is not None
-        first = batch.keep.long().argmax(1, keepdim=True)
+        first = batch.padding_mask.long().argmax(1, keepdim=True)
         begins = batch.timesteps.gather(1, first)[:, 0].tolist()
         for key in zip(batch.inputs[:, -1, 0].int().tolist(), begins, strict=True):
             counts[key] = counts.get(key, 0) + 1
@@ -118,8 +118,8 @@ def test_every_held_out_step_is_scored_once(
     data = loaded(folder, validation=0.5)
     seen = []
     for batch in data.validation_batches(2, limit):
-        assert batch.keep is not None
-        seen += [tuple(map(int, state)) for state in batch.inputs[batch.keep].tolist()]
+        assert batch.padding_mask is not None
+        seen += [tuple(map(int, state)) for state in batch.inputs[batch.padding_mask].tolist()]
     every = [(int(e), t) for e in data.held_out for t in range(LENGTHS[e])]
     assert len(seen) == len(set(seen))
     assert (seen == every) if limit is None else (set(seen) < set(every))
@@ -131,7 +131,7 @@ def test_a_delayed_return_is_whole_until_the_end(loaded: Loaded, folder: Path) -
     for one, other in zip(plain.validation_batches(99), late.validation_batches(99), strict=True):
         assert torch.equal(one.inputs, other.inputs)
         assert one.returns is not None
-        assert one.keep is not None
+        assert one.padding_mask is not None
         assert other.returns is not None
     for number, steps in enumerate(LENGTHS):
         whole = (number + 1) * steps * (steps + 1) / 2

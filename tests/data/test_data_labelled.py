@@ -24,11 +24,13 @@ def test_a_folder_for_each_class_is_labelled_text(form: str, tmp_path: Path, loa
     assert "18 training and 2 validation texts" in data.split
     assert "are cut to 40 tokens" in data.split
     batch = data.train_batch(0, 18, 0)
-    for row, keep, label in zip(batch.inputs, batch.keep, batch.targets, strict=True):
-        text = data.tokenizer.decode(row[keep].tolist())
+    for row, padding_mask, label in zip(
+        batch.inputs, batch.padding_mask, batch.targets, strict=True
+    ):
+        text = data.tokenizer.decode(row[padding_mask].tolist())
         assert text.startswith(data.classes[label])
-        assert not row[~keep].any()
-        assert torch.equal(keep, keep.sort(descending=True).values)
+        assert not row[~padding_mask].any()
+        assert torch.equal(padding_mask, padding_mask.sort(descending=True).values)
 
 
 def test_an_epoch_shows_every_text_once_and_batches_are_full(tmp_path: Path, load: Load) -> None:

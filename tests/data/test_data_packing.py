@@ -129,6 +129,6 @@ def test_what_cannot_be_packed_is_refused(tmp_path: Any, load: Load) -> None:
 
 def test_a_member_that_cannot_keep_documents_apart_refuses() -> None:
     model = small("rope")
-    model.stack.blocks[1].mixer.supported_masks = frozenset({"keep"})
+    model.stack.blocks[1].mixer.supported_masks = frozenset({"padding_mask"})
     with pytest.raises(UnsupportedError, match=r"cannot honour the mask part\(s\) documents"):
         forward(model, packed(TEXTS, LENGTH).train_batch(0, 2, 0))

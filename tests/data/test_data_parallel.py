@@ -238,13 +238,15 @@ def test_a_batch_is_padded_on_the_right_and_ends_every_sentence(
     end = data.tokenizer.separator
     assert data.target_ends == {"start_token": end, "end_token": end}
     batch = data.train_batch(0, 7, 0)
-    assert batch.keep is not None
+    assert batch.padding_mask is not None
     found = []
-    for source, keep, target in zip(batch.inputs, batch.keep, batch.targets, strict=True):
-        count, scored = int(keep.sum()), int((target >= 0).sum())
-        assert keep[:count].all()
+    for source, padding_mask, target in zip(
+        batch.inputs, batch.padding_mask, batch.targets, strict=True
+    ):
+        count, scored = int(padding_mask.sum()), int((target >= 0).sum())
+        assert padding_mask[:count].all()
         assert (target[scored:] == -100).all()
-        assert (source[~keep] == 0).all()
+        assert (source[~padding_mask] == 0).all()
         assert source[count - 1] == target[scored - 1] == end
         pair = source[: count - 1].tolist(), target[: scored - 1].tolist()
         found.append(tuple(data.tokenizer.decode(ids) for ids in pair))
@@ -305,7 +307,7 @@ def test_a_batch_holds_the_positions_asked_for_and_little_padding(
     assert max(positions) <= 400
     assert sum(positions) / len(positions) > 0.85 * 400
     assert min(positions) > 0.5 * 400
-    real = sum(int(b.keep.sum()) + b.scored for b in batches)  # type: ignore[union-attr]
+    real = sum(int(b.padding_mask.sum()) + b.scored for b in batches)  # type: ignore[union-attr]
     assert real / sum(positions) > 0.85
 
 

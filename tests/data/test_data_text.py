@@ -35,7 +35,7 @@ def test_targets_are_the_inputs_one_further_on(tmp_path: Path, load: Load) -> No
     assert batch.inputs.shape == batch.targets.shape == (5, 16)
     assert batch.inputs.dtype == batch.targets.dtype == torch.int64
     assert torch.equal(batch.inputs[:, 1:], batch.targets[:, :-1])
-    assert batch.keep is None
+    assert batch.padding_mask is None
     assert batch.tokens == batch.scored == 80
 
 
@@ -312,10 +312,10 @@ def test_a_zip_that_hides_its_real_size_is_refused(tmp_path: Path, load: Load) -
         load(path, length=8)
 
 
-@pytest.mark.parametrize("keep", [10, 60, 90])
-def test_a_zip_cut_short_is_refused(keep: int, tmp_path: Path, load: Load) -> None:
+@pytest.mark.parametrize("padding_mask", [10, 60, 90])
+def test_a_zip_cut_short_is_refused(padding_mask: int, tmp_path: Path, load: Load) -> None:
     path = pack(tmp_path / "x.zip", {"a.txt": TEXT})
-    path.write_bytes(path.read_bytes()[: -100 + keep])
+    path.write_bytes(path.read_bytes()[: -100 + padding_mask])
     with pytest.raises(DataError, match=r"x\.zip' cannot be unpacked"):
         load(path)
 

@@ -21,7 +21,11 @@ def text(tokens: int, length: int, stride: int | None = None, **more: object) ->
 
 
 def real_tokens(batch):
-    return torch.ones_like(batch.inputs, dtype=torch.bool) if batch.keep is None else batch.keep
+    return (
+        torch.ones_like(batch.inputs, dtype=torch.bool)
+        if batch.padding_mask is None
+        else batch.padding_mask
+    )
 
 
 SIZES = [(41, 4, 3), (41, 4, 1), (100, 7, 5), (9, 8, 2), (30, 5, 7)]
@@ -60,7 +64,7 @@ def test_neighbours_are_those_of_the_tokens_however_a_text_is_read():
     for ahead, batch in data.warmed(4, None, 2):
         held.append(batch)
         # what lies before the start of a text is padding
-        held += [part for part in ahead if part.keep is None]
+        held += [part for part in ahead if part.padding_mask is None]
     for part, batches in ((1000, training), (5000, held)):
         for batch in batches:
             assert torch.equal(batch.neighbours[..., 0], batch.inputs + part)

@@ -73,10 +73,10 @@ def test_even_rows_change_no_output_and_no_gradient(keys, kind, monkeypatch):
     flags = torch.rand(2, 1, 7, keys) < 0.6
     flags[0, :, 2] = False
     mask = {
-        "bool": Mask(allowed=flags),
-        "of keys": Mask(allowed=flags[:, :, :1]),
-        "one for all keys": Mask(allowed=flags[..., :1]),
-        "bias": Mask(allowed=flags, bias=bias),
+        "bool": Mask(attention_mask=flags),
+        "of keys": Mask(attention_mask=flags[:, :, :1]),
+        "one for all keys": Mask(attention_mask=flags[..., :1]),
+        "bias": Mask(attention_mask=flags, bias=bias),
     }[kind]
     inputs = (q, k, v, bias) if kind == "bias" else (q, k, v)
 

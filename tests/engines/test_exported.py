@@ -71,29 +71,29 @@ def test_kernel_attention(length, hyperbolic):
     rows, features = (2, 3), 6
     q, k = (normal(*rows, length, features).abs() for _ in range(2))
     v, sums = normal(*rows, length, 4), normal(*rows, features, 5).abs()
-    keep = torch.rand(2, length) > 0.3
-    keep[0, 0] = True
+    padding_mask = torch.rand(2, length) > 0.3
+    padding_mask[0, 0] = True
     none, state = torch.full(rows, -math.inf, dtype=torch.float64), torch.zeros_like(sums)
     level = normal(*rows, length, scale=300)
     gate = -normal(*rows, length).abs()
-    read = gate.masked_fill(~keep[:, None], 0)
+    read = gate.masked_fill(~padding_mask[:, None], 0)
     plain, signed = ("positive", 0.0, None, False), ("signed", 1e-6, None, False)
 
-    def check(keep, level, gate, sums, top, how):
-        given = q, k, v, keep, level, gate, sums, top
+    def check(padding_mask, level, gate, sums, top, how):
+        given = q, k, v, padding_mask, level, gate, sums, top
         expected = _kernel_attention(*given, *how)
         got = decomposition_table[_kernel_attention._opoverload](*given, *how)
         for at in (0, 2, 3):  # averages, sums and level after; the others are for gradients
             torch.testing.assert_close(got[at], expected[at], rtol=1e-11, atol=1e-11)
         assert expected[0].std() > 0.01
 
-    check(keep, None, None, sums, None, plain)
-    check(keep, level, None, state, none, plain)
-    check(keep, None, read, state, none, plain)
+    check(padding_mask, None, None, sums, None, plain)
+    check(padding_mask, level, None, state, none, plain)
+    check(padding_mask, None, read, state, none, plain)
     check(None, level, gate, sums, normal(*rows), signed)
     mapped = normal(3, 8, features)
     of_map = normal(*rows, 16 if hyperbolic else 8, 5).abs() * 0
-    check(keep, None, None, of_map, none, ("positive", 0.0, mapped, hyperbolic))
+    check(padding_mask, None, None, of_map, none, ("positive", 0.0, mapped, hyperbolic))
 
 
 def test_soft_windows():

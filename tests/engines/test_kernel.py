@@ -41,44 +41,48 @@ def draw(length, *, levels=False, gates=False, signed=False, padded=False, dtype
         given["gate"] = F.logsigmoid(2 * normal(B, H, length))
     for t in given.values():
         t.requires_grad_()
-    keep = torch.rand(B, length, generator=generator) > 0.3 if padded else None
-    return given, keep
+    padding_mask = torch.rand(B, length, generator=generator) > 0.3 if padded else None
+    return given, padding_mask
 
 
-def dense(given, keep=None, guard=POSITIVE, causal=True):
+def dense(given, padding_mask=None, guard=POSITIVE, causal=True):
     """The sum over pairs, weights relative to the largest of each row."""
     scores = given["q"] @ given["k"].mT
     logs = torch.zeros_like(scores)
     if "level" in given:
         logs = logs + given["level"][:, :, None]
     if "gate" in given:
-        gate = given["gate"] if keep is None else given["gate"].masked_fill(~keep[:, None], 0)
+        gate = (
+            given["gate"]
+            if padding_mask is None
+            else given["gate"].masked_fill(~padding_mask[:, None], 0)
+        )
         logs = logs - gate.cumsum(2)[:, :, None]
     shown = torch.ones(scores.shape[-2:], dtype=torch.bool)
     shown = (shown.tril() if causal else shown).expand_as(scores)
-    if keep is not None:
-        shown = shown & keep[:, None, None]
+    if padding_mask is not None:
+        shown = shown & padding_mask[:, None, None]
     logs = logs.masked_fill(~shown, -math.inf)
     weights = scores * (logs - logs.detach().amax(-1, keepdim=True).clamp(min=-1e300)).exp()
     sums = torch.cat([weights @ given["v"], weights.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0]
 
 
-def pieces(given, keep, cuts, guard=POSITIVE):
+def pieces(given, padding_mask, cuts, guard=POSITIVE):
     state, found = None, []
     for a, b in itertools.pairwise(cuts):
         part = {name: t[:, :, a:b] for name, t in given.items()}
-        shown = None if keep is None else keep[:, a:b]
-        y, state = kernel_attention(**part, keep=shown, state=state, guard=guard)
+        shown = None if padding_mask is None else padding_mask[:, a:b]
+        y, state = kernel_attention(**part, padding_mask=shown, state=state, guard=guard)
         found.append(y)
     return torch.cat(found, 2), state
 
 
-def gradients(y, given, keep):
+def gradients(y, given, padding_mask):
     generator = torch.Generator().manual_seed(5)
     weight = torch.randn(y.shape, generator=generator, dtype=y.dtype)
-    if keep is not None:
-        weight = weight * keep[:, None, :, None]
+    if padding_mask is not None:
+        weight = weight * padding_mask[:, None, :, None]
     return torch.autograd.grad((y * weight).sum(), list(given.values()))
 
 
@@ -97,14 +101,14 @@ def gradients(y, given, keep):
     ],
 )
 def test_chunks_and_steps_are_the_dense_sum(length, padded, kind, guard):
-    given, keep = draw(length, padded=padded, **kind)
-    expected = dense(given, keep, guard)
-    wanted = gradients(expected, given, keep)
-    real = 1.0 if keep is None else keep[:, None, :, None].double()
+    given, padding_mask = draw(length, padded=padded, **kind)
+    expected = dense(given, padding_mask, guard)
+    wanted = gradients(expected, given, padding_mask)
+    real = 1.0 if padding_mask is None else padding_mask[:, None, :, None].double()
     for cuts in ((0, length), tuple(sorted({0, 1, length // 2, length - 1, length}))):
-        y, _ = pieces(given, keep, cuts, guard)
+        y, _ = pieces(given, padding_mask, cuts, guard)
         close(y * real, expected * real, 1e-9)
-        found = zip(gradients(y, given, keep), wanted, strict=True)
+        found = zip(gradients(y, given, padding_mask), wanted, strict=True)
         for name, (a, b) in zip(given, found, strict=True):
             assert a.shape == given[name].shape
             close(a, b, 1e-8)
@@ -143,13 +147,18 @@ def test_no_rows_or_no_tokens_have_no_averages_and_leave_the_state(rows, length,
 
 def test_bidirectional_sums_are_the_dense_sum_in_any_order():
     for kind, padded in itertools.product(({}, {"levels": True}), (False, True)):
-        given, keep = draw(33, padded=padded, **kind)
+        given, padding_mask = draw(33, padded=padded, **kind)
         level = given.get("level")
-        y = ask(given["q"], read_all(given["k"], given["v"], keep, level), POSITIVE, torch.float64)
-        close(y, dense(given, keep, causal=False), 1e-12)
+        y = ask(
+            given["q"],
+            read_all(given["k"], given["v"], padding_mask, level),
+            POSITIVE,
+            torch.float64,
+        )
+        close(y, dense(given, padding_mask, causal=False), 1e-12)
         order = torch.randperm(33)
         k, v = given["k"][:, :, order], given["v"][:, :, order]
-        shown = None if keep is None else keep[:, order]
+        shown = None if padding_mask is None else padding_mask[:, order]
         turned = read_all(k, v, shown, None if level is None else level[:, :, order])
         close(ask(given["q"], turned, POSITIVE, torch.float64), y, 1e-12)
 
@@ -169,11 +178,11 @@ def test_levels_far_apart_neither_overflow_nor_vanish():
 @pytest.mark.parametrize("kind", [{}, {"levels": True, "gates": True}])
 def test_rows_without_tokens_give_zero(kind):
     given, _ = draw(66, **kind)
-    keep = torch.ones(B, 66, dtype=torch.bool)
-    keep[0] = False
-    keep[1, :3] = False
+    padding_mask = torch.ones(B, 66, dtype=torch.bool)
+    padding_mask[0] = False
+    padding_mask[1, :3] = False
     for guard in (POSITIVE, SIGNED):
-        y, state = kernel_attention(**given, keep=keep, guard=guard)
+        y, state = kernel_attention(**given, padding_mask=padding_mask, guard=guard)
         assert (y[0] == 0).all()
         assert (y[1, :, :3] == 0).all()
         assert state.seen.tolist() == [0, 63]
@@ -210,10 +219,10 @@ def test_long_rows_keep_their_digits_and_gradients(kind):
 @pytest.mark.full("the compiler works for seconds")
 @pytest.mark.parametrize("levels", [False, True])
 def test_the_operator_keeps_its_promises(levels):
-    given, keep = draw(70, levels=levels, gates=levels, padded=True)
+    given, padding_mask = draw(70, levels=levels, gates=levels, padded=True)
     state = KernelState.empty((B, H), M, D, levels, device="cpu", dtype=torch.float64)
     logs = [given.get("level"), given.get("gate")]
-    arguments = (given["q"], given["k"], given["v"], keep, *logs, state.sums, state.level)
+    arguments = (given["q"], given["k"], given["v"], padding_mask, *logs, state.sums, state.level)
     torch.library.opcheck(
         torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0, None, False)
     )

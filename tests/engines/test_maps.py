@@ -38,17 +38,22 @@ def given(name, length, *, levels=False, gates=False):
     return tensors, SegmentMap(draw(MAPS[name], M, D, seed=6), name == "hyperbolic")
 
 
-def outside(tensors, by, keep=None, state=None):
+def outside(tensors, by, padding_mask=None, state=None):
     """`kernel_attention` on features of the whole text."""
     (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
     level = tensors.get("level")
     level = own if level is None else level + own
-    named = {"keep": keep, "level": level, "gate": tensors.get("gate"), "state": state}
+    named = {
+        "padding_mask": padding_mask,
+        "level": level,
+        "gate": tensors.get("gate"),
+        "state": state,
+    }
     return kernel_attention(q, k, tensors["v"], **named)
 
 
-def inside(tensors, by, keep=None, state=None):
-    return kernel_attention(**tensors, keep=keep, state=state, feature_map=by)
+def inside(tensors, by, padding_mask=None, state=None):
+    return kernel_attention(**tensors, padding_mask=padding_mask, state=state, feature_map=by)
 
 
 def proper(state):
@@ -56,12 +61,12 @@ def proper(state):
     return state.sums if state.level is None else state.sums * state.level.exp()[..., None, None]
 
 
-def in_two(run, tensors, by, keep):
+def in_two(run, tensors, by, padding_mask):
     """Both halves of a text, the second from the state after the first."""
     cut, state, found = tensors["q"].shape[2] // 2, None, []
     for a, b in ((0, cut), (cut, None)):
         part = {n: t[:, :, a:b] for n, t in tensors.items()}
-        y, state = run(part, by, None if keep is None else keep[:, a:b], state)
+        y, state = run(part, by, None if padding_mask is None else padding_mask[:, a:b], state)
         found.append(y)
     return torch.cat(found, 2), state
 
@@ -72,12 +77,12 @@ def in_two(run, tensors, by, keep):
 )  # fmt: skip
 def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, halves):
     tensors, by = given(name, length, **logs)
-    keep = draw(B, length, seed=7) > -0.5 if padded else None
-    shown = torch.ones(B, 1, length, 1) if keep is None else keep[:, None, :, None]
+    padding_mask = draw(B, length, seed=7) > -0.5 if padded else None
+    shown = torch.ones(B, 1, length, 1) if padding_mask is None else padding_mask[:, None, :, None]
     weight, found = shown * draw(B, H, length, D, seed=8), []
     for run in (outside, inside):
         way = in_two if halves else lambda run, *rest: run(*rest)
-        y, state = way(run, tensors, by, keep)
+        y, state = way(run, tensors, by, padding_mask)
         sums = proper(state)
         total = (y * weight).sum() + 0.1 * sums.square().sum()
         found.append([y * shown, sums, *torch.autograd.grad(total, [*tensors.values()])])

@@ -30,8 +30,8 @@ CUTS = [(40, 1, 0), (60, 2, 10**9), (60, 2, 400), (500, 3, 0), (2000, 64, 300)]
 
 
 def masks():
-    keep = torch.ones(2, LENGTH, dtype=torch.bool)
-    keep[0, :4] = False
+    padding_mask = torch.ones(2, LENGTH, dtype=torch.bool)
+    padding_mask[0, :4] = False
     holes = torch.ones(2, LENGTH, dtype=torch.bool)
     holes[0, 7] = holes[1, 0] = False
     pairs = torch.rand(2, 1, LENGTH, LENGTH, generator=torch.Generator().manual_seed(0)) < 0.7
@@ -39,11 +39,11 @@ def masks():
     bias = torch.randn(1, 3, LENGTH, LENGTH, generator=torch.Generator().manual_seed(1)).double()
     return {
         "none": None,
-        "left padding": Mask(keep=keep),
-        "holes": Mask(keep=holes),
-        "pairs": Mask(allowed=pairs),
+        "left padding": Mask(padding_mask=padding_mask),
+        "holes": Mask(padding_mask=holes),
+        "pairs": Mask(attention_mask=pairs),
         "documents": Mask(documents=documents),
-        "bias": Mask(bias=bias, keep=keep),
+        "bias": Mask(bias=bias, padding_mask=padding_mask),
     }
 
 
@@ -71,8 +71,8 @@ def test_blocks_equal_the_whole(chosen, causal, monkeypatch):
     x = torch.randn(2, LENGTH, 12).double().requires_grad_()
     # each mask with two of the cuts, each cut with two masks or three
     for n, (name, mask) in enumerate(masks().items()):
-        keep = None if mask is None else mask.keep
-        seen = 1.0 if keep is None else keep[..., None].double()
+        padding_mask = None if mask is None else mask.padding_mask
+        seen = 1.0 if padding_mask is None else padding_mask[..., None].double()
         monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
         whole = results(made, x, mask, seen)
         for size, rows, saved in (CUTS[n % len(CUTS)], CUTS[(n + 2) % len(CUTS)]):

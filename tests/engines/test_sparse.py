@@ -105,11 +105,11 @@ def literal(q, k, v, mask):
     return scores.masked_fill(empty, 0.0).softmax(-1).masked_fill(empty, 0.0) @ v
 
 
-def with_gradients(y, inputs, keep=None):
+def with_gradients(y, inputs, padding_mask=None):
     torch.manual_seed(0)
     g = torch.randn(y.shape, dtype=y.dtype, device=y.device)
-    if keep is not None:
-        y, g = y * keep[:, None, :, None], g * keep[:, None, :, None]
+    if padding_mask is not None:
+        y, g = y * padding_mask[:, None, :, None], g * padding_mask[:, None, :, None]
     return [y, *torch.autograd.grad(y, inputs, g, retain_graph=True, materialize_grads=True)]
 
 
@@ -132,19 +132,19 @@ def test_units_equal_the_mask(name, length):
 def test_windows_may_be_worked_through_one_at_a_time(name, length, padded, monkeypatch):
     """Or in twos: what is merged and summed up is the same."""
     inputs, lengths = heads(length), torch.tensor([length, length // 2]) if padded else None
-    mask, keep = PLANS[name].mask(length, HEADS), None
+    mask, padding_mask = PLANS[name].mask(length, HEADS), None
     if lengths is not None:
-        keep = torch.arange(length) < lengths[:, None]
-        mask = mask & keep[:, None, None]
-    want = with_gradients(literal(*inputs, mask), inputs, keep)
+        padding_mask = torch.arange(length) < lengths[:, None]
+        mask = mask & padding_mask[:, None, None]
+    want = with_gradients(literal(*inputs, mask), inputs, padding_mask)
     for backend in ("dense", "blocked"):
         got = sparse_attention(*inputs, PLANS[name], lengths=lengths, backend=backend)
-        assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
+        assert_close(with_gradients(got, inputs, padding_mask), want, rtol=0, atol=1e-12)
     monkeypatch.setattr(branches, "LARGEST_SAVED", 0 if padded else branches.LARGEST_SAVED)
     for room in (1, 2 * HEADS * SIZE * 12 // torch.get_num_threads()):
         monkeypatch.setattr(branches, "ROOM", room)
         got = sparse_attention(*inputs, PLANS[name], lengths=lengths, backend="blocked")
-        assert_close(with_gradients(got, inputs, keep), want, rtol=0, atol=1e-12)
+        assert_close(with_gradients(got, inputs, padding_mask), want, rtol=0, atol=1e-12)
 
 
 def test_no_more_than_some_windows_have_gradients_of_their_keys_at_a_time(monkeypatch):

@@ -24,9 +24,9 @@ LENGTHS = torch.tensor([43, 30])
 def test_the_operator_equals_the_units(name, padded):
     rows = [t.transpose(1, 2) for t in heads(43)]
     lengths = LENGTHS if padded else None
-    keep = torch.arange(43) < LENGTHS[:, None] if padded else None
+    padding_mask = torch.arange(43) < LENGTHS[:, None] if padded else None
     got, want = (
-        with_gradients(y.transpose(1, 2), rows, keep)
+        with_gradients(y.transpose(1, 2), rows, padding_mask)
         for y in (
             opaque_parts(*rows, lengths, PLANS[name], Scores(SCALE)),
             by_parts(*rows, lengths, PLANS[name], Scores(SCALE))[0],

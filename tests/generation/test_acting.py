@@ -43,7 +43,9 @@ class Spy:
         made.register_forward_pre_hook(self._keep, with_kwargs=True)
 
     def _keep(self, _: Any, args: tuple[Tensor], options: dict[str, Any]) -> None:
-        self.given.append({"states": args[0], "keep": options["mask"].keep, **options})
+        self.given.append(
+            {"states": args[0], "padding_mask": options["mask"].padding_mask, **options}
+        )
 
 
 def policy(made: Any, target: float | None, streams: bool | None = None) -> DecisionPolicy:
@@ -106,7 +108,7 @@ def test_what_is_read_is_what_training_would_have_shown() -> None:
         given = spy.given[step]
         count = min(step + 1, CONTEXT)
         steps = range(step + 1 - count, step + 1)
-        real = given["keep"]
+        real = given["padding_mask"]
         assert real.tolist() == [[False] * (CONTEXT - count) + [True] * count] * ROWS
         for row in range(ROWS):
             at = real[row]

@@ -62,21 +62,21 @@ def test_prompts_padded_anywhere_continue_as_each_alone(
     member: str, places: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, greedy = small_model(member), Sampling(temperature=0.0)
-    ids, keep = torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.bool)
+    ids, padding_mask = torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.bool)
     rows = [[3, 9, 1, 4, 12][: len(at)] for at in places]
     for row, at in enumerate(places):
-        ids[row, list(at)], keep[row, list(at)] = torch.tensor(rows[row]), True
+        ids[row, list(at)], padding_mask[row, list(at)] = torch.tensor(rows[row]), True
     alone = torch.cat([generate(model, [row], tokens=8, sampling=greedy) for row in rows])
-    mask = Mask(keep=keep)
+    mask = Mask(padding_mask=padding_mask)
     assert torch.equal(generate(model, ids, tokens=8, mask=mask, sampling=greedy), alone)
     recomputed(monkeypatch)
     assert torch.equal(generate(model, ids, tokens=8, mask=mask, sampling=greedy), alone)
 
 
 def test_a_row_of_padding_alone_is_no_prompt() -> None:
-    model, keep = small_model("attention"), torch.tensor([[True, True], [False, False]])
+    model, padding_mask = small_model("attention"), torch.tensor([[True, True], [False, False]])
     with pytest.raises(ShapeError, match="a prompt is empty"):
-        generate(model, torch.ones(2, 2).long(), tokens=1, mask=Mask(keep=keep))
+        generate(model, torch.ones(2, 2).long(), tokens=1, mask=Mask(padding_mask=padding_mask))
     with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
         stream(
             model,

@@ -136,8 +136,8 @@ def test_greedy_text_with_a_penalty_equals_scores_by_hand(member: str) -> None:
 
 def test_padding_is_not_taken_for_a_repetition() -> None:
     ids = torch.tensor([[9, 9, 5], [1, 2, 3]])
-    keep = torch.tensor([[False, False, True], [True] * 3])
-    texts = _Rows(ids, keep, 11, Sampling(repetition_penalty=2.0), None)
+    padding_mask = torch.tensor([[False, False, True], [True] * 3])
+    texts = _Rows(ids, padding_mask, 11, Sampling(repetition_penalty=2.0), None)
     assert texts.had is not None
     assert [row.nonzero().flatten().tolist() for row in texts.had] == [[5], [1, 2, 3]]
 
@@ -226,13 +226,14 @@ def test_prompts_of_different_length_and_ends_equal_prompts_alone(
 
 def test_lists_and_a_padded_tensor_are_the_same_prompt() -> None:
     model = small_model("gpt")
-    keep = torch.tensor([[False, True, True], [True, True, True]])
+    padding_mask = torch.tensor([[False, True, True], [True, True, True]])
     ids = torch.tensor([[12, 5, 6], [1, 2, 3]])
     for seed in (0, 1):
         rule = Sampling(seed=seed, top_p=0.9)
         first = generate(model, [[5, 6], [1, 2, 3]], tokens=6, sampling=rule)
         assert torch.equal(
-            generate(model, ids, tokens=6, sampling=rule, mask=Mask(keep=keep)), first
+            generate(model, ids, tokens=6, sampling=rule, mask=Mask(padding_mask=padding_mask)),
+            first,
         )
     with pytest.raises(ShapeError, match="a prompt is empty"):
         generate(model, [[1], []], tokens=1)

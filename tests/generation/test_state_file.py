@@ -60,8 +60,8 @@ def test_what_is_drawn_behind_a_kept_state_is_what_one_stream_draws(name, prompt
 
 
 def test_padding_is_no_place_in_a_text():
-    made, keep = model("attention"), torch.tensor([[False, True, True, True]])
-    padded, mask = torch.tensor([[0, 1, 2, 3]]), Mask(keep=keep)
+    made, padding_mask = model("attention"), torch.tensor([[False, True, True, True]])
+    padded, mask = torch.tensor([[0, 1, 2, 3]]), Mask(padding_mask=padding_mask)
     alone = torch.stack(list(stream(made, [1, 2, 3], tokens=9)), 1)
     assert torch.equal(torch.stack(list(stream(made, padded, mask=mask, tokens=9)), 1), alone)
 

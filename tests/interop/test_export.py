@@ -52,9 +52,9 @@ def inputs_of(model, batch, length):
     config = model.config
     if config.task == "classify-image":
         return {"pixels": torch.randn(batch, *config.image)}
-    keep = torch.rand(batch, length) > 0.4
-    keep[:, -1] = True
-    inputs = {"tokens": torch.randint(0, 30, (batch, length)), "keep": keep}
+    padding_mask = torch.rand(batch, length) > 0.4
+    padding_mask[:, -1] = True
+    inputs = {"tokens": torch.randint(0, 30, (batch, length)), "padding_mask": padding_mask}
     if config.token_types:
         inputs["types"] = torch.randint(0, config.token_types, (batch, length))
     return inputs
@@ -62,7 +62,7 @@ def inputs_of(model, batch, length):
 
 def logits_of(model, inputs):
     more = {"types": inputs["types"]} if "types" in inputs else {}
-    mask = ef.Mask(keep=inputs["keep"]) if "keep" in inputs else None
+    mask = ef.Mask(padding_mask=inputs["padding_mask"]) if "padding_mask" in inputs else None
     given = inputs.get("tokens", inputs.get("pixels"))
     with torch.no_grad():
         return model(given, mask=mask, **more).logits
@@ -74,7 +74,7 @@ def assert_same(run, model):
         got, expected = run(inputs), logits_of(model, inputs)
         assert got.shape == expected.shape
         if expected.dim() == 3:
-            got, expected = got[inputs["keep"]], expected[inputs["keep"]]
+            got, expected = got[inputs["padding_mask"]], expected[inputs["padding_mask"]]
         torch.testing.assert_close(got, expected, rtol=0, atol=2e-5)
         assert expected.std() > 0.1
 
@@ -242,13 +242,13 @@ def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, member):
     made = export_onnx(model, tmp_path / "model.onnx", state=True)
     session = onnxruntime.InferenceSession(made.path, providers=["CPUExecutionProvider"])
     state = named_tensors(model.init_state(2))
-    assert made.inputs == ("tokens", "keep", *(f"state.{name}" for name in state))
+    assert made.inputs == ("tokens", "padding_mask", *(f"state.{name}" for name in state))
     outputs = [given.name for given in session.get_outputs()]
     assert outputs == ["logits", *(f"next.{name}" for name in state)]
     text, logits = torch.randint(30, (2, 140)), []
     for piece in text.split([100, 1, 1, 38], 1):
         given = {f"state.{name}": t.numpy() for name, t in state.items()}
-        given |= {"tokens": piece.numpy(), "keep": torch.ones_like(piece).bool().numpy()}
+        given |= {"tokens": piece.numpy(), "padding_mask": torch.ones_like(piece).bool().numpy()}
         new, *after = session.run(None, given)
         state = {name: torch.from_numpy(t) for name, t in zip(state, after, strict=True)}
         logits.append(torch.from_numpy(new))
@@ -311,10 +311,10 @@ def test_without_a_package_the_extra_is_named(tmp_path, monkeypatch, package):
 
 def test_rows_put_in_order_by_counting_are_those_put_in_order_by_sorting(monkeypatch):
     rows = importlib.import_module("everyformer.engines.rows")
-    keep = torch.rand(5, 13) > torch.rand(5, 1)
-    sorted_order = rows.compact(torch.randn(5, 13, 2), keep).order
+    padding_mask = torch.rand(5, 13) > torch.rand(5, 1)
+    sorted_order = rows.compact(torch.randn(5, 13, 2), padding_mask).order
     monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
-    assert torch.equal(rows.compact(torch.randn(5, 13, 2), keep).order, sorted_order)
+    assert torch.equal(rows.compact(torch.randn(5, 13, 2), padding_mask).order, sorted_order)
 
 
 @pytest.mark.full("a quarter of a minute", parts=3)

@@ -101,11 +101,11 @@ def test_generation_with_a_state_equals_recomputation_and_our_own(member):
     call = {"attention_mask": mask, "max_new_tokens": 12, "do_sample": False, "pad_token_id": 0}
     got = wrapped.generate(tokens, **call)
     assert torch.equal(got, wrapped.generate(tokens, use_cache=False, **call))
-    keep, greedy = (
-        ef.Mask(keep=mask.bool()),
+    padding_mask, greedy = (
+        ef.Mask(padding_mask=mask.bool()),
         importlib.import_module("everyformer.generation.config").Sampling(temperature=0),
     )
-    ours = ef.generate(model, tokens, tokens=12, mask=keep, sampling=greedy)
+    ours = ef.generate(model, tokens, tokens=12, mask=padding_mask, sampling=greedy)
     assert torch.equal(got[:, 9:], ours)
     alone = wrapped.generate(tokens[1:, 4:], max_new_tokens=12, do_sample=False, pad_token_id=0)
     assert torch.equal(got[1:, 4:], alone)

@@ -204,11 +204,11 @@ def test_other_members_are_their_mixer_in_every_layout(member, causal):
     ours = ef.MultiheadAttention(E, H, member=member, causal=causal, max_length=OTHERS[member])
     x = torch.randn(B, L, E)
     padding = torch.arange(L) >= torch.tensor([L, 3, 1])[:, None]
-    keep = ef.Mask(keep=~padding)
+    padding_mask = ef.Mask(padding_mask=~padding)
     t = x.transpose(0, 1)
     y, weights = ours(t, t, t, key_padding_mask=padding)
     assert weights is None
-    torch.testing.assert_close(y.transpose(0, 1), ours.mixer(x, mask=keep).y)
+    torch.testing.assert_close(y.transpose(0, 1), ours.mixer(x, mask=padding_mask).y)
     floats = torch.zeros(B, L).masked_fill(padding, -torch.inf)
     assert torch.equal(ours(t, t, t, key_padding_mask=floats)[0], y)
     first = x[0]

@@ -56,8 +56,10 @@ def test_a_subject_of_a_model_that_pools_is_taken_for_what_it_is():
     class Scores(Subject):
         masks = ("right",)
 
-        def call(self, model, x, keep=None):
-            return {"logits": model(x if keep is None else x * keep).sum(1)}["logits"]
+        def call(self, model, x, padding_mask=None):
+            return {"logits": model(x if padding_mask is None else x * padding_mask).sum(1)}[
+                "logits"
+            ]
 
     laws = ["causality", "batch", "padding", "numbers"]
     subject = Scores(Ahead(), "scores", Inputs(vocabulary=16))

@@ -286,7 +286,7 @@ def both(*ways: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def evaluating(right: Any) -> Any:
-    return lambda self, x, keep=None, *, training=False: right(self, x, keep)
+    return lambda self, x, padding_mask=None, *, training=False: right(self, x, padding_mask)
 
 
 LOOKS = (

@@ -268,16 +268,16 @@ def test_whole_models_of_everyformer_are_judged(member, task, reads_one_way):
 def test_the_programs_of_a_whole_model_run():
     model = ef.create_model("gpt", "lm", **WHOLE)
     subject = subject_of(model, build=["model = made"])
-    keep = torch.ones(1, 4, dtype=torch.bool)
+    padding_mask = torch.ones(1, 4, dtype=torch.bool)
     x = torch.zeros(1, 4, dtype=torch.long)
     lines = subject.code(
-        f"a = {subject.call_code('x', 'keep')}",
-        f"b = {subject.loss_code('x', 'x', 'keep')}",
+        f"a = {subject.call_code('x', 'padding_mask')}",
+        f"b = {subject.loss_code('x', 'x', 'padding_mask')}",
         *subject.feed_code(),
         "c, state = feed(x, None)",
         double=False,
     )
-    made = {"made": model, "x": x, "keep": keep}
+    made = {"made": model, "x": x, "padding_mask": padding_mask}
     exec(lines, made)
     torch.testing.assert_close(made["a"], made["c"])
     assert made["b"].dim() == 0

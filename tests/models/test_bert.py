@@ -98,23 +98,27 @@ def texts() -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(1)
     tokens = torch.randint(0, VOCABULARY, (3, LENGTHS[0]))
     types = torch.randint(0, 2, tokens.shape)
-    keep = torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]
-    return tokens, types, keep
+    padding_mask = torch.arange(LENGTHS[0]) < torch.tensor(LENGTHS)[:, None]
+    return tokens, types, padding_mask
 
 
 def test_bert_equals_huggingface_in_logits_loss_and_gradients(
     texts: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    tokens, types, keep = texts
+    tokens, types, padding_mask = texts
     other = theirs("BertForMaskedLM")
     model = ef.create_model("bert", "mlm", **SIZES).double().eval()
     new = body(other.state_dict()) | masked_head(other.state_dict())
     model.load_state_dict(new | {"head.weight": new["embedding.weight"]})
     assert model.head.weight is model.embedding.weight
-    targets = torch.where(keep & (torch.rand(tokens.shape) < 0.5), tokens, IGNORED)
-    out = model(tokens, targets=targets, types=types, mask=ef.Mask(keep=keep))
-    expected = other(tokens, attention_mask=keep.long(), token_type_ids=types, labels=targets)
-    torch.testing.assert_close(out.logits[keep], expected.logits[keep], rtol=0, atol=1e-10)
+    targets = torch.where(padding_mask & (torch.rand(tokens.shape) < 0.5), tokens, IGNORED)
+    out = model(tokens, targets=targets, types=types, mask=ef.Mask(padding_mask=padding_mask))
+    expected = other(
+        tokens, attention_mask=padding_mask.long(), token_type_ids=types, labels=targets
+    )
+    torch.testing.assert_close(
+        out.logits[padding_mask], expected.logits[padding_mask], rtol=0, atol=1e-10
+    )
     torch.testing.assert_close(out.loss, expected.loss, rtol=0, atol=1e-10)
     out.loss.backward()
     expected.loss.backward()
@@ -134,7 +138,7 @@ def test_without_types_all_tokens_are_of_the_first(texts: tuple[Tensor, Tensor, 
 
 
 def test_a_bert_classifier_equals_huggingface(texts: tuple[Tensor, Tensor, Tensor]) -> None:
-    tokens, types, keep = texts
+    tokens, types, padding_mask = texts
     other = theirs("BertForSequenceClassification")
     model = ef.create_model(
         "bert", "classify-text", classes=CLASSES, pooling="first", head_hidden=WIDTH,
@@ -144,8 +148,10 @@ def test_a_bert_classifier_equals_huggingface(texts: tuple[Tensor, Tensor, Tenso
     held = other.state_dict()
     model.load_state_dict(body(held) | pooled_head(held))
     labels = torch.tensor([0, 3, 2])
-    out = model(tokens, targets=labels, types=types, mask=ef.Mask(keep=keep))
-    expected = other(tokens, attention_mask=keep.long(), token_type_ids=types, labels=labels)
+    out = model(tokens, targets=labels, types=types, mask=ef.Mask(padding_mask=padding_mask))
+    expected = other(
+        tokens, attention_mask=padding_mask.long(), token_type_ids=types, labels=labels
+    )
     torch.testing.assert_close(out.logits, expected.logits, rtol=0, atol=1e-10)
     torch.testing.assert_close(out.loss, expected.loss, rtol=0, atol=1e-10)
     out.loss.backward()
@@ -156,7 +162,7 @@ def test_a_bert_classifier_equals_huggingface(texts: tuple[Tensor, Tensor, Tenso
 
 
 def test_a_bert_layer_is_a_torch_encoder_layer(texts: tuple[Tensor, Tensor, Tensor]) -> None:
-    keep = texts[2]
+    padding_mask = texts[2]
     model = ef.create_model("bert", "mlm", **SIZES)
     block = model.stack.blocks[0].double().eval()
     layer = nn.TransformerEncoderLayer(
@@ -179,9 +185,9 @@ def test_a_bert_layer_is_a_torch_encoder_layer(texts: tuple[Tensor, Tensor, Tens
     new |= {f"{a}.{k}": old[f"{b}.{k}"] for a, b in pairs.items() for k in ("weight", "bias")}
     block.load_state_dict(new)
     x = torch.randn(3, LENGTHS[0], WIDTH, dtype=torch.float64)
-    ours = block(x, mask=ef.Mask(keep=keep)).y
-    expected = layer(x, src_key_padding_mask=~keep)
-    torch.testing.assert_close(ours[keep], expected[keep], rtol=0, atol=1e-10)
+    ours = block(x, mask=ef.Mask(padding_mask=padding_mask)).y
+    expected = layer(x, src_key_padding_mask=~padding_mask)
+    torch.testing.assert_close(ours[padding_mask], expected[padding_mask], rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("pooling", ["first", "last"])
@@ -197,7 +203,7 @@ def test_the_first_and_the_last_real_token_are_found_behind_padding(
     real = torch.ones(1, 6, dtype=torch.bool)
     order = (padding, tokens) if side == "left" else (tokens, padding)
     flags = (~real[:, :4], real) if side == "left" else (real, ~real[:, :4])
-    got = model(torch.cat(order, 1), mask=ef.Mask(keep=torch.cat(flags, 1))).logits
+    got = model(torch.cat(order, 1), mask=ef.Mask(padding_mask=torch.cat(flags, 1))).logits
     torch.testing.assert_close(got, model(tokens).logits)
 
 

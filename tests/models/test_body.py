@@ -113,8 +113,8 @@ def test_what_a_memory_hands_on_holds_no_row_of_an_older_episode(at: int) -> Non
     _, state = fed(made, draw(2, 17, WIDTH)[:, :7], None, [0])
     _, state = made(draw(2, 10, WIDTH, seed=2), state, reset)
     for layer in state.layers:
-        keep, _ = layer.rows.slots()
-        assert keep.sum(1).tolist() == [10 - at, 17]
+        padding_mask, _ = layer.rows.slots()
+        assert padding_mask.sum(1).tolist() == [10 - at, 17]
 
 
 GROWING = ["attention", "gpt", "rope", "image-transformer", "sinkhorn", "longformer", "amlp"]

@@ -95,14 +95,14 @@ def test_a_window_that_is_padded_on_the_left_is_the_shorter_one(variant: str, me
     made = model("numbers", variant, member, position=position)
     given = window("numbers")
     for count in (1, 3):
-        keep = torch.arange(STEPS).expand(ROWS, -1) >= STEPS - count
+        padding_mask = torch.arange(STEPS).expand(ROWS, -1) >= STEPS - count
         for filler in (0, 50):
             # whatever stands in the padding
             padded = {
-                name: t.where(keep.view(ROWS, STEPS, *[1] * (t.dim() - 2)), filler)
+                name: t.where(padding_mask.view(ROWS, STEPS, *[1] * (t.dim() - 2)), filler)
                 for name, t in given.items()
             }
-            long = read(made, padded, mask=Mask(keep=keep)).logits[:, -count:]
+            long = read(made, padded, mask=Mask(padding_mask=padding_mask)).logits[:, -count:]
             close(long, read(made, {n: t[:, -count:] for n, t in given.items()}).logits)
 
 
@@ -120,7 +120,7 @@ def test_a_stream_of_steps_is_the_window_of_all_so_far(variant: str, member: str
         now = PresentStep(*(given[name][:, step] for name in ("inputs", "returns", "timesteps")),
                    before.double(), torch.ones(ROWS, dtype=torch.bool))  # fmt: skip
         with torch.no_grad():
-            _, other = made.act(now._replace(keep=~still), state)
+            _, other = made.act(now._replace(padding_mask=~still), state)
             acted, state = made.act(now, state)
         close(acted, whole[:, step])
         count = made.config.step_tokens
@@ -133,31 +133,31 @@ def test_a_stream_of_steps_is_the_window_of_all_so_far(variant: str, member: str
 @pytest.mark.parametrize("variant", ["gym", "heads", "mlp"])
 def test_the_loss_is_a_mean_over_real_steps(shape: str, variant: str) -> None:
     made, given = model(shape, variant), window(shape)
-    keep = torch.arange(STEPS).expand(ROWS, -1) >= torch.tensor([[0], [2], [4]])
+    padding_mask = torch.arange(STEPS).expand(ROWS, -1) >= torch.tensor([[0], [2], [4]])
     targets = given["actions"].clone()
-    targets[~keep] = -100 if shape == "chosen" else 77
-    out = read(made, given, targets=targets, mask=Mask(keep=keep))
-    real, goals = out.logits[keep], given["actions"][keep]
+    targets[~padding_mask] = -100 if shape == "chosen" else 77
+    out = read(made, given, targets=targets, mask=Mask(padding_mask=padding_mask))
+    real, goals = out.logits[padding_mask], given["actions"][padding_mask]
     if shape == "chosen":
         expected = torch.nn.functional.cross_entropy(real, goals)
     else:
         half = torch.tensor([2.0, 0.5] if shape == "numbers" else [1.0, 1.0])
         each = ((real - goals) / half).square().mean(-1)
         expected = each.mean()
-        close(out.each[keep], each)
-        assert out.each[~keep].tolist() == [0] * 6
+        close(out.each[padding_mask], each)
+        assert out.each[~padding_mask].tolist() == [0] * 6
     close(out.losses["task"], expected)
     close(out.loss, sum(out.losses.values()))
     if variant != "heads":
         return
-    y = made._read(*given.values(), keep)[0][:, :-1, -1].detach()
-    pairs = keep[:, 1:] & keep[:, :-1]
+    y = made._read(*given.values(), padding_mask)[0][:, :-1, -1].detach()
+    pairs = padding_mask[:, 1:] & padding_mask[:, :-1]
     mean, std = (torch.tensor(NUMBERS[f"state_{name}"]) for name in ("mean", "std"))
     goals = ((given["inputs"] - mean) / std)[:, 1:][pairs]
     close(out.losses["state"], 0.5 * (made.next_state(y)[pairs] - goals).square().mean())
     goals = (given["returns"] / 4.0)[:, 1:][pairs]
     close(out.losses["return"], 2.0 * (made.next_return(y)[..., 0][pairs] - goals).square().mean())
-    counts = made.term_counts(given["inputs"], targets, Mask(keep=keep))
+    counts = made.term_counts(given["inputs"], targets, Mask(padding_mask=padding_mask))
     assert counts["state"] == counts["return"] == int(pairs.sum())
 
 
@@ -177,7 +177,7 @@ def test_step_t_of_the_episode_reads_row_t_of_the_table(variant: str, read_rows:
     """In the variant atari the whole window that of its first real step."""
     made, given = model("numbers", variant), window("numbers", rows=1)
     given["timesteps"] = torch.tensor([[0, 0, 7, 8, 9]])
-    mask = Mask(keep=given["timesteps"] > 0)
+    mask = Mask(padding_mask=given["timesteps"] > 0)
     first = read(made, given, mask=mask).logits[:, -1]
     for row in range(12):
         kept = made.time.weight.detach().clone()

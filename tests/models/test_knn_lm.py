@@ -129,8 +129,10 @@ def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:
     torch.testing.assert_close(torch.cat(parts, 1), whole)
     torch.testing.assert_close(mixed(IDS, last=1).logits[:, 0], whole[:, -1])
     padded = torch.cat((torch.zeros(2, 3).long(), IDS), 1)
-    keep = (torch.arange(20) >= 3).expand(2, -1)
-    torch.testing.assert_close(mixed(padded, mask=Mask(keep=keep)).logits[:, 3:], whole)
+    padding_mask = (torch.arange(20) >= 3).expand(2, -1)
+    torch.testing.assert_close(
+        mixed(padded, mask=Mask(padding_mask=padding_mask)).logits[:, 3:], whole
+    )
     assert generate(mixed, IDS, tokens=4).shape == (2, 4)
 
 

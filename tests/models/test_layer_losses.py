@@ -62,15 +62,15 @@ def test_lookahead_predicts_the_token_after_the_next_of_the_same_document(packed
 @pytest.mark.parametrize("packed", [False, True])
 def test_lookahead_steps_over_padding_whatever_stands_there(real, packed):
     made = model(lookahead=0.5).double().train()
-    keep = torch.tensor([real]).expand(2, -1)
+    padding_mask = torch.tensor([real]).expand(2, -1)
     documents = torch.tensor([[0] * 5 + [1] * 4]).expand(2, -1)
     alone = Mask(documents=documents[:, real]) if packed else None
     expected = made(TOKENS[:, real], targets=TARGETS[:, real], mask=alone).losses["ahead"]
     # ids of padding are not read, nor its tokens
-    other = torch.where(keep, documents, 1 - documents)
-    mask = Mask(keep=keep, documents=other if packed else None)
-    tokens = torch.where(keep, TOKENS, (TOKENS + 1) % 5)
-    out = made(tokens, targets=TARGETS.masked_fill(~keep, -100), mask=mask)
+    other = torch.where(padding_mask, documents, 1 - documents)
+    mask = Mask(padding_mask=padding_mask, documents=other if packed else None)
+    tokens = torch.where(padding_mask, TOKENS, (TOKENS + 1) % 5)
+    out = made(tokens, targets=TARGETS.masked_fill(~padding_mask, -100), mask=mask)
     torch.testing.assert_close(out.losses["ahead"], expected)
 
 

@@ -48,10 +48,12 @@ def test_short_texts_give_what_they_gave_before(mixer, options, length, member, 
     model = old(member, task, **more)
     made = lengthen(model, mixer, 40, **options)
     x = tokens(length)
-    keep = torch.ones(2, length, dtype=torch.bool)
-    keep[1, length - 2 :] = False
-    real = keep if task != "classify-text" else slice(None)
-    got, expected = (one(x, mask=Mask(keep=keep)).logits[real] for one in (made, model))
+    padding_mask = torch.ones(2, length, dtype=torch.bool)
+    padding_mask[1, length - 2 :] = False
+    real = padding_mask if task != "classify-text" else slice(None)
+    got, expected = (
+        one(x, mask=Mask(padding_mask=padding_mask)).logits[real] for one in (made, model)
+    )
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-5)
     assert made(tokens(40)).logits.isfinite().all()
     assert (made.config.member, made.config.tokens) == (mixer, 40)

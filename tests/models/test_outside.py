@@ -196,21 +196,21 @@ def test_layers_of_torch_are_told_of_order_by_a_mask() -> None:
 
 
 def test_a_mask_is_given_where_the_module_takes_one() -> None:
-    x, keep = ids(), torch.ones(3, 9, dtype=torch.bool)
-    keep[1, :4] = False
-    y = made("Masked")(x, mask=ef.Mask(keep=keep)).logits
+    x, padding_mask = ids(), torch.ones(3, 9, dtype=torch.bool)
+    padding_mask[1, :4] = False
+    y = made("Masked")(x, mask=ef.Mask(padding_mask=padding_mask)).logits
     other = x.clone()
     other[1, :4] = 10
-    assert torch.equal(y, made("Masked")(other, mask=ef.Mask(keep=keep)).logits)
+    assert torch.equal(y, made("Masked")(other, mask=ef.Mask(padding_mask=padding_mask)).logits)
     assert not torch.allclose(y, made("Masked")(x).logits)
 
 
 def test_padding_behind_a_causal_module_is_not_read_and_any_other_is_refused() -> None:
     x, right = ids(), torch.arange(9).expand(3, 9) < 6
     model = made("Net")
-    assert torch.equal(model(x, mask=ef.Mask(keep=right)).logits, model(x).logits)
+    assert torch.equal(model(x, mask=ef.Mask(padding_mask=right)).logits, model(x).logits)
     with pytest.raises(UnsupportedError, match=r"takes no mask.*give its forward a 'mask'"):
-        model(x, mask=ef.Mask(keep=right.flip(1)))
+        model(x, mask=ef.Mask(padding_mask=right.flip(1)))
     with pytest.raises(UnsupportedError, match="documents"):
         model(x, mask=ef.Mask(documents=torch.zeros(3, 9, dtype=torch.long)))
 

@@ -80,8 +80,10 @@ def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
     torch.nn.init.normal_(model.pool.head.weight)  # type: ignore[union-attr, arg-type]
     x = torch.randn(1, 5, 2, dtype=torch.float64)
     padded = torch.cat((x, torch.full((1, 2, 2), math.nan, dtype=torch.float64)), 1)
-    keep = torch.tensor([[True] * 5 + [False] * 2])
-    torch.testing.assert_close(model(padded, mask=Mask(keep=keep)).logits, model(x).logits)
+    padding_mask = torch.tensor([[True] * 5 + [False] * 2])
+    torch.testing.assert_close(
+        model(padded, mask=Mask(padding_mask=padding_mask)).logits, model(x).logits
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def draw(*shape, seed=1):
 def divided(tokens, mask=None, **options):
     parts = Summaries(4, SummaryOptions(**options), True).divide(torch.tensor([tokens]), mask)
     real = parts.real[0]
-    return parts.number[0][real].tolist(), parts.keep[0].tolist()
+    return parts.number[0][real].tolist(), parts.padding_mask[0].tolist()
 
 
 def flags(text):
@@ -40,7 +40,7 @@ def flags(text):
 
 def test_a_part_is_so_many_real_tokens():
     assert divided([0] * 7, **EVERY) == ([0, 0, 0, 1, 1, 1, 2], [True] * 3)
-    holes = Mask(keep=flags("0110111"))
+    holes = Mask(padding_mask=flags("0110111"))
     assert divided([0] * 7, holes, **EVERY) == ([0, 0, 0, 1, 1], [True, True, False])
 
 
@@ -49,16 +49,23 @@ def test_a_sentence_goes_up_to_a_run_of_its_ends():
     assert divided(tokens, **SENTENCES) == ([0, 0, 0, 0, 1, 1, 1, 2], [True] * 3)
     assert divided([STOP, 1], **SENTENCES) == ([0, 1], [True] * 2)
     # what is no real token ends nothing
-    assert divided(tokens, Mask(keep=flags("11001111")), **SENTENCES)[0] == [0, 0, 0, 0, 0, 1]
+    assert divided(tokens, Mask(padding_mask=flags("11001111")), **SENTENCES)[0] == [
+        0,
+        0,
+        0,
+        0,
+        0,
+        1,
+    ]
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
 def test_a_document_begins_a_part(options):
     documents = torch.tensor([[4, 4, 4, 4, 1, 1, 1, 4]])
-    number, keep = divided([1] * 8, Mask(documents=documents), **options)
+    number, padding_mask = divided([1] * 8, Mask(documents=documents), **options)
     expected = [0, 0, 0, 1, 2, 2, 2, 3] if options is EVERY else [0, 0, 0, 0, 1, 1, 1, 2]
     assert number == expected
-    assert keep == [True] * (expected[-1] + 1)
+    assert padding_mask == [True] * (expected[-1] + 1)
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
@@ -68,8 +75,8 @@ def test_a_mask_that_tells_sentences_is_believed(options):
 
 
 def test_a_row_without_a_real_token_has_no_part():
-    assert divided([1] * 5, Mask(keep=flags("00000")), **EVERY) == ([], [False] * 2)
-    assert divided([1] * 5, Mask(keep=flags("00000")), **SENTENCES) == ([], [False])
+    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **EVERY) == ([], [False] * 2)
+    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **SENTENCES) == ([], [False])
 
 
 def opened(mask, **options):
@@ -77,14 +84,14 @@ def opened(mask, **options):
     summaries = Summaries(1, SummaryOptions(**options), True)
     tokens = torch.arange(1, 9)[None]
     parts = summaries.divide(tokens, mask)
-    first = -torch.arange(1.0, parts.keep.shape[1] + 1)[None, :, None]
+    first = -torch.arange(1.0, parts.padding_mask.shape[1] + 1)[None, :, None]
     return summaries, parts, summaries.open(tokens[..., None].float(), first, parts, mask)
 
 
 def test_global_tokens_stand_in_front():
-    _, _, made = opened(Mask(keep=flags("11111110")), **EVERY)
+    _, _, made = opened(Mask(padding_mask=flags("11111110")), **EVERY)
     assert made.x.flatten().tolist() == [-1, -2, -3, 1, 2, 3, 4, 5, 6, 7, 8]
-    assert made.mask.keep.tolist() == [[True] * 10 + [False]]
+    assert made.mask.padding_mask.tolist() == [[True] * 10 + [False]]
     assert made.mask.global_tokens.tolist() == [[True] * 3 + [False] * 8]
     assert made.mask.sentences[0, :10].tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 1, 2]
     assert made.mask.prefix == 3
@@ -109,11 +116,11 @@ def test_what_is_marked_in_a_text_stays_a_global_token():
 @pytest.mark.parametrize("pooling", ["mean", "first", "last", "globals"])
 def test_a_padded_text_is_classified_as_it_is_alone(options, pooling):
     model, tokens = make("classify-text", options, pooling=pooling), draw(2, 11)
-    keep = torch.cat([flags("00111110101"), flags("11111111111")])
+    padding_mask = torch.cat([flags("00111110101"), flags("11111111111")])
     alone = torch.cat(
-        [model(row[real][None]).logits for row, real in zip(tokens, keep, strict=True)]
+        [model(row[real][None]).logits for row, real in zip(tokens, padding_mask, strict=True)]
     )
-    assert_close(model(tokens, mask=Mask(keep=keep)).logits, alone)
+    assert_close(model(tokens, mask=Mask(padding_mask=padding_mask)).logits, alone)
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
@@ -140,16 +147,21 @@ def test_what_is_far_comes_through_global_tokens_alone():
 
 def test_the_mean_of_real_global_tokens_is_what_globals_reads():
     model, tokens = make("classify-text", pooling="globals"), draw(1, 8)
-    mask = Mask(keep=flags("11111000"))
+    mask = Mask(padding_mask=flags("11111000"))
     x = model.add_positions(model.embed(model.embedding, tokens), mask, None)
     _, made = model.read_text(x, tokens, mask)
-    assert made.keep.tolist() == [[True, True, False]]
+    assert made.padding_mask.tolist() == [[True, True, False]]
     assert_close(model(tokens, mask=mask).logits, model.pool.head(made.y[:, :2].mean(1)))
 
 
-def foretold(guess, full, keep, chosen, temperature):
+def foretold(guess, full, padding_mask, chosen, temperature):
     """The contrastive loss, one sentence at a time."""
-    places = [(b, s) for b in range(keep.shape[0]) for s in range(keep.shape[1]) if keep[b, s]]
+    places = [
+        (b, s)
+        for b in range(padding_mask.shape[0])
+        for s in range(padding_mask.shape[1])
+        if padding_mask[b, s]
+    ]
     losses = []
     for place in places:
         if not chosen[place]:
@@ -163,17 +175,19 @@ def foretold(guess, full, keep, chosen, temperature):
 def test_the_contrastive_loss_is_that_of_sentences_among_all_of_the_batch():
     torch.manual_seed(0)
     guess, full = torch.randn(2, 3, 4, dtype=torch.float64), torch.randn(2, 3, 4).double()
-    keep = torch.tensor([[True, True, True], [True, False, False]])
+    padding_mask = torch.tensor([[True, True, True], [True, False, False]])
     chosen = torch.tensor([[True, False, True], [True, False, False]])
     options = SummaryOptions(cpc=0.25, cpc_temperature=0.5)
     guess.requires_grad_()
-    loss = Summaries(4, options, True).contrast(guess, Summarised(full, keep), chosen)
+    loss = Summaries(4, options, True).contrast(guess, Summarised(full, padding_mask), chosen)
     assert float(loss.detach()) == pytest.approx(
-        0.25 * foretold(guess.detach(), full, keep, chosen, 0.5)
+        0.25 * foretold(guess.detach(), full, padding_mask, chosen, 0.5)
     )
     (gradient,) = torch.autograd.grad(loss, guess)
     assert_close((gradient != 0).any(-1), chosen)
-    nothing = Summaries(4, options, True).contrast(guess, Summarised(full, keep), chosen & False)
+    nothing = Summaries(4, options, True).contrast(
+        guess, Summarised(full, padding_mask), chosen & False
+    )
     assert nothing == 0
     assert_close(torch.autograd.grad(nothing, guess)[0], torch.zeros_like(guess))
 
@@ -181,10 +195,10 @@ def test_the_contrastive_loss_is_that_of_sentences_among_all_of_the_batch():
 @pytest.mark.parametrize("stop", [False, True])
 def test_without_gradient_the_full_sentences_are_a_target_alone(stop):
     full = torch.randn(1, 2, 4, requires_grad=True)
-    keep = torch.ones(1, 2, dtype=torch.bool)
+    padding_mask = torch.ones(1, 2, dtype=torch.bool)
     summaries = Summaries(4, SummaryOptions(cpc=1.0, cpc_stop=stop), True)
     guess = torch.randn(1, 2, 4, requires_grad=True)
-    summaries.contrast(guess, Summarised(full, keep), keep).backward()
+    summaries.contrast(guess, Summarised(full, padding_mask), padding_mask).backward()
     assert (full.grad is None) == stop
 
 
@@ -219,7 +233,7 @@ def test_hidden_sentences_are_foretold_from_the_rest_and_compared_with_the_full_
         for text in (shown, whole)
     )
     loss = float(model(inputs, targets=targets).losses["cpc"].detach())
-    assert loss == pytest.approx(0.5 * foretold(guess, full, parts.keep, chosen, 2.0))
+    assert loss == pytest.approx(0.5 * foretold(guess, full, parts.padding_mask, chosen, 2.0))
 
 
 def test_a_sentence_is_hidden_as_often_as_told():

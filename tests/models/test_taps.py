@@ -137,7 +137,7 @@ def test_streamed_taps_are_those_of_the_whole():
 def test_learned_tokens_in_front_are_left_out_of_taps():
     options = {"form": "etc", "extra_tokens": 2, "block_size": 2, "random_blocks": 1}
     model = build_model("bigbird", "mlm", vocabulary=16, max_length=32, **options, **SIZES)
-    taps = model(TOKENS, mask=Mask(keep=TOKENS >= 0), taps=EVERY).taps
+    taps = model(TOKENS, mask=Mask(padding_mask=TOKENS >= 0), taps=EVERY).taps
     assert {tuple(tap.shape) for tap in taps.values()} == {(2, 9, 16)}
 
 

@@ -201,9 +201,9 @@ def test_rows_with_padding_in_front_read_as_without(tmp_path: Path) -> None:
         torch.from_numpy(tokens[n : n + size].astype(np.int64)) for n, size in ((0, 9), (20, 14))
     ]
     padded = torch.stack([torch.nn.functional.pad(row, (14 - len(row), 0)) for row in rows])
-    keep = torch.tensor([[n >= 14 - len(row) for n in range(14)] for row in rows])
+    padding_mask = torch.tensor([[n >= 14 - len(row) for n in range(14)] for row in rows])
     more = torch.tensor([[1], [2]])
-    out = model(padded, mask=ef.Mask(keep=keep), state=model.init_state(2), last=1)
+    out = model(padded, mask=ef.Mask(padding_mask=padding_mask), state=model.init_state(2), last=1)
     after = model(more, state=out.state)
     for n, row in enumerate(rows):
         alone = model(row[None], state=model.init_state(1), last=1)

@@ -28,9 +28,11 @@ def model(reconstruction: str) -> torch.nn.Module:
 
 def segments() -> list[Batch]:
     """Of uneven rows."""
-    keep = torch.arange(8) < torch.tensor([8, 7, 8, 8, 2, 6])[:, None]
+    padding_mask = torch.arange(8) < torch.tensor([8, 7, 8, 8, 2, 6])[:, None]
     whole = (tiny_text(8, 301).segment(step, ROWS) for step in range(STEPS))
-    return [Batch(b.inputs, b.targets.masked_fill(~keep, -100), keep) for b in whole]
+    return [
+        Batch(b.inputs, b.targets.masked_fill(~padding_mask, -100), padding_mask) for b in whole
+    ]
 
 
 def functions_gradients(made: torch.nn.Module) -> dict[str, Tensor]:
@@ -78,8 +80,8 @@ def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
         return made.double().train()
 
     tokens = torch.randint(0, 11, (4, 9), generator=torch.Generator().manual_seed(4))
-    keep = torch.arange(9) < torch.tensor([9, 1, 2, 5])[:, None]
-    batch = Batch(tokens, torch.tensor([0, 2, 1, 1]), keep)
+    padding_mask = torch.arange(9) < torch.tensor([9, 1, 2, 5])[:, None]
+    batch = Batch(tokens, torch.tensor([0, 2, 1, 1]), padding_mask)
     plain, parts = classifier(), classifier()
     out = plain(batch.inputs, targets=batch.targets, mask=batch.mask)
     out.loss.backward()

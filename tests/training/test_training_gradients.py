@@ -42,13 +42,13 @@ def uneven_batch() -> Batch:
     batch = TinyData().train_batch(3, 9, 0)
     targets = batch.targets.clone()
     targets[-2:] = -100
-    return Batch(batch.inputs, targets, batch.keep)
+    return Batch(batch.inputs, targets, batch.padding_mask)
 
 
 def whole_gradient(extra: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
     """By one plain backward pass, without the library."""
     model, batch = TinyModel(TinyConfig(extra_loss=extra)).double(), uneven_batch()
-    out = model(batch.inputs, targets=batch.targets, mask=Mask(keep=batch.keep))
+    out = model(batch.inputs, targets=batch.targets, mask=Mask(padding_mask=batch.padding_mask))
     assert out.loss is not None
     out.loss.backward()
     return gradients(model), {name: loss.item() for name, loss in out.losses.items()}
@@ -81,9 +81,9 @@ def uneven_text() -> Batch:
     """Six rows with 9, 2, 7, 1, 0 and 5 scored targets; padding on the right of some."""
     generator = torch.Generator().manual_seed(4)
     tokens = torch.randint(0, 11, (6, 10), generator=generator)
-    keep = torch.arange(9) < torch.tensor([9, 3, 9, 2, 4, 6])[:, None]
+    padding_mask = torch.arange(9) < torch.tensor([9, 3, 9, 2, 4, 6])[:, None]
     scored = torch.arange(9) < torch.tensor([9, 2, 7, 1, 0, 5])[:, None]
-    return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~scored, -100), keep)
+    return Batch(tokens[:, :-1], tokens[:, 1:].masked_fill(~scored, -100), padding_mask)
 
 
 def with_own_terms(member: str, options: dict[str, Any]) -> torch.nn.Module:

@@ -112,8 +112,8 @@ class TinyModel(nn.Module):
         self, inputs: Tensor, targets: Tensor | None = None, mask: Mask | None = None
     ) -> ModelOutput:
         x = self.embedding(inputs) + self.table[torch.arange(inputs.shape[1]) % 4]
-        if mask is not None and mask.keep is not None:
-            x = x * mask.keep[..., None]
+        if mask is not None and mask.padding_mask is not None:
+            x = x * mask.padding_mask[..., None]
         x = x.cumsum(1) / (1 + torch.arange(inputs.shape[1]))[:, None]
         x = F.dropout(x, self.config.dropout, self.training)
         logits = self.head(torch.tanh(self.inner(self.norm(x))))

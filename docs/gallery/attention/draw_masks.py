@@ -14,7 +14,7 @@ import everyformer as ef
 torch.manual_seed(0)
 length = 12
 x, place = torch.randn(1, length, 32), torch.arange(length)[None]
-padding, packed = ef.Mask(keep=place < 9), ef.Mask(documents=(place >= 7).long())
+padding, packed = ef.Mask(padding_mask=place < 9), ef.Mask(documents=(place >= 7).long())
 cases = {
     "both ways": (False, {}, None),
     "causal": (True, {}, None),

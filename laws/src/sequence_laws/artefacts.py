@@ -81,9 +81,11 @@ def extremes(subject: Subject, length: int) -> str:
         nothing = torch.ones(x.shape[:2], dtype=torch.bool)
         nothing[1] = False
         model = subject.copy(kind)
-        for keep in (None, nothing) if subject.masks else (None,):
-            y = subject.run(model, x, keep)
-            where = f"{kind} at length {end}" + " with a row of padding" * (keep is not None)
+        for padding_mask in (None, nothing) if subject.masks else (None,):
+            y = subject.run(model, x, padding_mask)
+            where = f"{kind} at length {end}" + " with a row of padding" * (
+                padding_mask is not None
+            )
             if not torch.isfinite(y).all():
                 raise LawBroken(f"outputs in {where} are not finite")
             into = [x] if x.requires_grad else [*model.parameters()]

@@ -55,11 +55,11 @@ class Call:
     model: nn.Module
     place: str
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
-        """Result of the model for inputs, of which ``keep`` (B, L) are no padding."""
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
+        """Result of the model for inputs, of which ``padding_mask`` (B, L) are no padding."""
         return model(x)
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of `run`: an expression that is a tensor."""
         return f"model({x}){self.place}"
 
@@ -115,7 +115,7 @@ class Call:
         """The Python that readies ``cache`` to be cut: none."""
         return []
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """Loss of labels (B, L), of which -100 are none.
 
         Raises:
@@ -123,9 +123,10 @@ class Call:
         """
         raise Inapplicable("it takes no labels")
 
-    def loss_code(self, x: str, labels: str, keep: str) -> str:
+    def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
-        return f"{self.call_code(x, keep).removesuffix(self.place)[:-1]}, labels={labels}).loss"
+        called = self.call_code(x, padding_mask).removesuffix(self.place)
+        return f"{called[:-1]}, labels={labels}).loss"
 
     def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
         """A model as it comes from its file, read into an ``other``."""

@@ -117,9 +117,9 @@ def changes(subject: Subject, condition: Condition, lasts: Sequence[int] | None 
     """Change all inputs behind each position, or each of ``lasts``, in turn: no output up to it
     moves."""
     x = subject.inputs.draw(1, condition.length)
-    keep = torch.ones(x.shape[:2], dtype=torch.bool) if condition.masked else None
-    bound = subject.bound(x, keep, training=condition.training)
-    y = subject.exact(x, keep, training=condition.training)
+    padding_mask = torch.ones(x.shape[:2], dtype=torch.bool) if condition.masked else None
+    bound = subject.bound(x, padding_mask, training=condition.training)
+    y = subject.exact(x, padding_mask, training=condition.training)
     for last in suspects(subject, condition, x, y, bound) if lasts is None else lasts:
         moved = _moved(subject, condition, x, y, slice(last + 1, None))[: last + 1]
         if bool((moved > bound).any()):
@@ -163,10 +163,12 @@ def suspects(subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: floa
             same = x.repeat(len(lasts), *[1] * (x.dim() - 1))
             behind = later if x.dim() == 2 else later[..., None]
             changed = torch.where(behind, subject.inputs.other(same), same)
-            keep = torch.ones_like(later) if how.masked else None
+            padding_mask = torch.ones_like(later) if how.masked else None
             # what is dropped in training depends on how many rows there are
-            base = subject.exact(same, keep, training=True) if how.training else y
-            off = (base - subject.exact(changed, keep, training=how.training)).abs().amax(-1)
+            base = subject.exact(same, padding_mask, training=True) if how.training else y
+            off = (
+                (base - subject.exact(changed, padding_mask, training=how.training)).abs().amax(-1)
+            )
             found += lasts[((off > bound) & ~later).any(1)].tolist()
     except Exception:  # whatever a model says of a batch
         return range(length - 1)
@@ -212,8 +214,8 @@ def _moved(subject: Subject, how: Condition, x: Tensor, y: Tensor, part: Any) ->
     """(L,), how far outputs move when the inputs of ``part`` are others."""
     changed = x.clone()
     changed[:, part] = subject.inputs.other(x[:, part])
-    keep = torch.ones(x.shape[:2], dtype=torch.bool) if how.masked else None
-    return (subject.exact(changed, keep, training=how.training) - y)[0].abs().amax(-1)
+    padding_mask = torch.ones(x.shape[:2], dtype=torch.bool) if how.masked else None
+    return (subject.exact(changed, padding_mask, training=how.training) - y)[0].abs().amax(-1)
 
 
 def _broken(
@@ -261,15 +263,16 @@ def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
 
 
 def _change_code(subject: Subject, how: Condition, part: str, t: int) -> str:
-    keep = "torch.ones(x.shape[:2], dtype=torch.bool)" if how.masked else None
+    padding_mask = "torch.ones(x.shape[:2], dtype=torch.bool)" if how.masked else None
     return subject.code(
         subject.inputs.code(1, how.length),
         "other = x.clone()",
         f"other[:, {part}] = ({subject.inputs.other_code()})[:, {part}]",
         "torch.manual_seed(0)",
-        f"y = {subject.call_code('x', keep)}",
+        f"y = {subject.call_code('x', padding_mask)}",
         "torch.manual_seed(0)",
-        f"print(float(({subject.call_code('other', keep)} - y)[0, {t}].abs().max()))  # not 0",
+        f"moved = {subject.call_code('other', padding_mask)} - y",
+        f"print(float(moved[0, {t}].abs().max()))  # not 0",
         training=how.training,
     )
 

@@ -39,31 +39,34 @@ def padding(subject: Subject) -> str:
 
 def real(length: int, side: str) -> Tensor:
     """(2, L), True at what is real: in the second row two are padding."""
-    keep = torch.ones(2, length, dtype=torch.bool)
+    padding_mask = torch.ones(2, length, dtype=torch.bool)
     padding = {"right": (-2, -1), "left": (0, 1), "holes": (1, length // 2)}[side]
-    keep[1, list(padding)] = False
-    return keep
+    padding_mask[1, list(padding)] = False
+    return padding_mask
 
 
 def contents(subject: Subject, length: int, side: str) -> None:
     """Other inputs in the padding change nothing at real positions."""
-    keep, x = real(length, side), subject.inputs.draw(2, length)
-    y, bound = subject.exact(x, keep), subject.bound(x, keep)
-    changed = torch.where(keep if x.dim() == 2 else keep[..., None], x, subject.inputs.other(x))
-    off = (subject.exact(changed, keep) - y).abs().amax(-1)
-    off = off if subject.pools else off * keep
+    padding_mask, x = real(length, side), subject.inputs.draw(2, length)
+    y, bound = subject.exact(x, padding_mask), subject.bound(x, padding_mask)
+    changed = torch.where(
+        padding_mask if x.dim() == 2 else padding_mask[..., None], x, subject.inputs.other(x)
+    )
+    off = (subject.exact(changed, padding_mask) - y).abs().amax(-1)
+    off = off if subject.pools else off * padding_mask
     if not bool((off <= bound).all()):
         row, at = (~(off <= bound)).nonzero()[0].tolist()
         raise LawBroken(
             f"output {at} of row {row} moves by {float(off[row, at]):.2g} when other inputs stand "
-            f"in its padding ({side}: {(~keep[1]).nonzero()[:, 0].tolist()} of {length}), rounding "
-            f"{bound:.0e}",
+            f"in its padding ({side}: {(~padding_mask[1]).nonzero()[:, 0].tolist()} of {length}), "
+            f"rounding {bound:.0e}",
             subject.code(
                 subject.inputs.code(2, length),
-                f"keep = torch.tensor({keep.int().tolist()}).bool()",
-                f"other = torch.where({'keep' if x.dim() == 2 else 'keep[..., None]'}, x, "
-                f"{subject.inputs.other_code()})",
-                f"moved = {subject.call_code('other', 'keep')} - {subject.call_code('x', 'keep')}",
+                f"padding_mask = torch.tensor({padding_mask.int().tolist()}).bool()",
+                f"real = padding_mask{'' if x.dim() == 2 else '[..., None]'}",
+                f"other = torch.where(real, x, {subject.inputs.other_code()})",
+                f"moved = {subject.call_code('other', 'padding_mask')} - "
+                f"{subject.call_code('x', 'padding_mask')}",
                 f"print(moved[{row if subject.pools else f'{row}, {at}'}].abs().max())  # not 0",
             ),
         )
@@ -71,13 +74,13 @@ def contents(subject: Subject, length: int, side: str) -> None:
 
 def alone(subject: Subject, length: int, side: str) -> float:
     """By how much padding on the left moves a row, of a model that `counts_padding`; else 0."""
-    keep, x = real(length, side), subject.inputs.draw(2, length)
+    padding_mask, x = real(length, side), subject.inputs.draw(2, length)
     part = slice(None, -2) if side == "right" else slice(2, None)
-    y = subject.exact(x, keep)[1:, slice(None) if subject.pools else part]
+    y = subject.exact(x, padding_mask)[1:, slice(None) if subject.pools else part]
     # all of it is real: said, since some count positions otherwise where nothing is said
-    single = subject.exact(x[1:, part], torch.ones_like(keep[1:, part]))
+    single = subject.exact(x[1:, part], torch.ones_like(padding_mask[1:, part]))
     off = (single - y).abs().amax((0, 2))
-    bound = subject.bound(x, keep)
+    bound = subject.bound(x, padding_mask)
     if bool((off <= bound).all()):
         return 0.0
     if side == "left" and subject.counts_padding:
@@ -89,9 +92,10 @@ def alone(subject: Subject, length: int, side: str) -> float:
         f"{bound:.0e}",
         subject.code(
             subject.inputs.code(2, length),
-            f"keep = torch.tensor({keep.int().tolist()}).bool()",
-            f"padded = {subject.call_code('x', 'keep')}{'[1:]' if subject.pools else words}",
-            f"ones = torch.ones_like(keep{words})",
+            f"padding_mask = torch.tensor({padding_mask.int().tolist()}).bool()",
+            f"padded = {subject.call_code('x', 'padding_mask')}"
+            f"{'[1:]' if subject.pools else words}",
+            f"ones = torch.ones_like(padding_mask{words})",
             f"print((padded - {subject.call_code(f'x{words}', 'ones')}).abs().max())  # not 0",
         ),
     )
@@ -99,7 +103,7 @@ def alone(subject: Subject, length: int, side: str) -> float:
 
 def losses(subject: Subject, length: int) -> list[str]:
     """The loss of a padded batch is the mean over the targets of its rows: 4 and 2 of them."""
-    keep, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
+    padding_mask, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
     if subject.inputs.vocabulary is None or short < 7 or subject.pools:
         return []
     labels = torch.full_like(x, -100)
@@ -108,7 +112,7 @@ def losses(subject: Subject, length: int) -> list[str]:
     def given(model: nn.Module, rows: slice, end: int) -> Tensor:
         part = rows, slice(end)
         seed(0)
-        return subject.loss(model, x[part], labels[part], keep[part]).detach()
+        return subject.loss(model, x[part], labels[part], padding_mask[part]).detach()
 
     try:
         single = given(subject.copy(torch.float32), slice(None), length)
@@ -124,19 +128,22 @@ def losses(subject: Subject, length: int) -> list[str]:
     if off <= bound:
         return ["its loss is the mean over targets"]
     part = ("[:1]", "[1:, :-2]")
-    alone = [subject.loss_code(f"x{p}", f"labels{p}", f"torch.ones_like(keep{p})") for p in part]
+    alone = [
+        subject.loss_code(f"x{p}", f"labels{p}", f"torch.ones_like(padding_mask{p})") for p in part
+    ]
     raise LawBroken(
         f"the loss of a padded batch, {float(whole):.6g}, is off by {off:.2g} from the mean over "
         f"the targets of its rows alone ({float(one):.6g} of 4 and {float(two):.6g} of 2), "
         f"rounding {bound:.0e}",
         subject.code(
             subject.inputs.code(2, length),
-            f"keep = torch.tensor({keep.int().tolist()}).bool()",
+            f"padding_mask = torch.tensor({padding_mask.int().tolist()}).bool()",
             "labels = torch.full_like(x, -100)",
             "labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]",
             f"one = {alone[0]}",
             f"two = {alone[1]}",
-            f"print({subject.loss_code('x', 'labels', 'keep')} - (4 * one + 2 * two) / 6)  # not 0",
+            f"both = {subject.loss_code('x', 'labels', 'padding_mask')}",
+            "print(both - (4 * one + 2 * two) / 6)  # not 0",
         ),
     )
 

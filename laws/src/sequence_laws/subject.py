@@ -208,18 +208,18 @@ class Subject(Call):
         if not self.doubles:
             raise Inapplicable("its file has one dtype and no gradients")
 
-    def run(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    def run(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """Outputs (B, L, channels) of one pass; random numbers are the same at each.
 
         Raises:
             ShapeError: the model gives another number of rows or positions.
         """
         self.seed(0)
-        return self.called(model, x, keep)
+        return self.called(model, x, padding_mask)
 
-    def called(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    def called(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """`run` with random numbers as they come."""
-        return self.outputs(self.call(model, x, keep), x)
+        return self.outputs(self.call(model, x, padding_mask), x)
 
     def outputs(self, result: Any, x: Tensor) -> Tensor:
         """Outputs (B, L, channels) in what the model gave; (B, 1, channels) where it `pools`."""
@@ -238,13 +238,15 @@ class Subject(Call):
             f"{self.name} ({where}) gives {given}: expected an output at each position"
         )
 
-    def exact(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> Tensor:
+    def exact(
+        self, x: Tensor, padding_mask: Tensor | None = None, *, training: bool = False
+    ) -> Tensor:
         """Outputs in `wide`, without gradients, of the model as it was made."""
         if not self.doubles:
             with torch.no_grad():
-                return self.run(self.model, x, keep).double()
+                return self.run(self.model, x, padding_mask).double()
         with torch.no_grad(), self.exactly():
-            return self.run(self._fresh(training), self.widened(x), keep).double()
+            return self.run(self._fresh(training), self.widened(x), padding_mask).double()
 
     def _fresh(self, training: bool) -> nn.Module:
         """A copy whose buffers are those of the model: in training they move."""
@@ -255,22 +257,24 @@ class Subject(Call):
             made.get_buffer(name).copy_(buffer)
         return made
 
-    def bound(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> float:
+    def bound(
+        self, x: Tensor, padding_mask: Tensor | None = None, *, training: bool = False
+    ) -> float:
         """The largest difference in `wide` that may be rounding (`sequence_laws.rounding`)."""
-        key = (*x.shape, training, keep is not None)
+        key = (*x.shape, training, padding_mask is not None)
         if key not in self._bounds:
-            y = self.exact(x, keep, training=training)
+            y = self.exact(x, padding_mask, training=training)
             if not torch.isfinite(y).all():
                 raise Inapplicable(
                     "its outputs are not finite: see the law of numbers", "undecided"
                 )
-            again = [self.exact(x, keep, training=training) for _ in range(2)]
+            again = [self.exact(x, padding_mask, training=training) for _ in range(2)]
             y = again[0]  # the first pass of some builds what they pass through
             if not torch.equal(*again):
                 raise Inapplicable("outputs differ from run to run: see determinism", "undecided")
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
-                    single = self.run(self.copy(torch.float32, training), x, keep)
+                    single = self.run(self.copy(torch.float32, training), x, padding_mask)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
                 self._bounds[key] = ROOM[self.wide] * float(y.abs().max())

@@ -123,8 +123,8 @@ class Stack(nn.Module):
         stream = run.forward(x, self.depth.schedule(run, x))
         after = None
         if state is not None:
-            keep = None if run.mask is None else run.mask.keep
-            seen = advanced(state.seen, x.shape[1], keep)
+            padding_mask = None if run.mask is None else run.mask.padding_mask
+            seen = advanced(state.seen, x.shape[1], padding_mask)
             after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
         inside = {text: self._tapped(run, tap)[:, prefix:] for text, tap in places.items()}
@@ -149,9 +149,9 @@ class Stack(nn.Module):
         """``x`` with the learned tokens in front, which are in every row of ``run`` too."""
         count, mask = lead.shape[1], run.mask
         if mask is not None:
-            mask.require("a stack with learned tokens in front", frozenset({"keep"}))
-            if mask.keep is not None:
-                run.mask = Mask(keep=F.pad(mask.keep, (count, 0), value=True))
+            mask.require("a stack with learned tokens in front", frozenset({"padding_mask"}))
+            if mask.padding_mask is not None:
+                run.mask = Mask(padding_mask=F.pad(mask.padding_mask, (count, 0), value=True))
         if run.added is not None:
             run.added = [F.pad(each, (0, 0, count, 0)) for each in run.added]
         return torch.cat((lead.to(x.dtype).expand(x.shape[0], -1, -1), x), 1)

@@ -268,15 +268,15 @@ def _row(size: int, pair: tuple[str, ...], chance: random.Random, seed: int) -> 
 def _batch(rows: list[BatchRow], size: int, pair: tuple[str, ...]) -> tuple[Tensor, Mask | None]:
     """The rows as tokens (B, size, width) and a mask of the parts that are needed."""
     x = torch.full((len(rows), size, WIDTH), JUNK).to(rows[0].texts[0])
-    keep = torch.zeros(len(rows), size, dtype=torch.bool, device=x.device)
+    padding_mask = torch.zeros(len(rows), size, dtype=torch.bool, device=x.device)
     ids = torch.arange(size, device=x.device).mul(5).remainder(7).repeat(len(rows), 1)
     for n, row in enumerate(rows):
         at = list(row.slots)
-        x[n, at], keep[n, at] = torch.cat(row.texts, 1)[0], True
+        x[n, at], padding_mask[n, at] = torch.cat(row.texts, 1)[0], True
         own = [i for i, text in zip(row.ids, row.texts, strict=True) for _ in range(text.shape[1])]
         ids[n, at] = torch.tensor(own, device=x.device)
     mask = Mask(
-        keep=keep if {*pair} & {"left", "right", "between"} else None,
+        padding_mask=padding_mask if {*pair} & {"left", "right", "between"} else None,
         documents=ids if "packed" in pair else None,
     )
     return x, mask if mask.parts() else None
@@ -284,13 +284,13 @@ def _batch(rows: list[BatchRow], size: int, pair: tuple[str, ...]) -> tuple[Tens
 
 def _piece(mask: Mask, slots: list[list[int | None]], a: int, b: int) -> Mask:
     """The mask of the slots from a to b; id 0 goes on with the text that came before."""
-    keep = None if mask.keep is None else mask.keep[:, a:b]
+    padding_mask = None if mask.padding_mask is None else mask.padding_mask[:, a:b]
     if mask.documents is None:
-        return Mask(keep=keep)
+        return Mask(padding_mask=padding_mask)
     ids = mask.documents[:, a:b] + 1
     for n, owners in enumerate(slots):
         earlier = [owner for owner in owners[:a] if owner is not None]
         for at, owner in enumerate(owners[a:b]):
             if owner is not None and (owner == earlier[-1] if earlier else owner == 0):
                 ids[n, at] = 0
-    return Mask(keep=keep, documents=ids)
+    return Mask(padding_mask=padding_mask, documents=ids)

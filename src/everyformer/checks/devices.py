@@ -55,8 +55,8 @@ def _mixer(case: Case, dtype: torch.dtype, check: Check) -> None:
     x = torch.empty(ROWS, LENGTH, WIDTH, device=ELSEWHERE, dtype=dtype, requires_grad=True)
     masks: list[Mask | None] = [None]
     if case.member.can("padding"):
-        keep = torch.empty(ROWS, LENGTH, device=ELSEWHERE, dtype=torch.bool)
-        masks.append(Mask(keep=keep))
+        padding_mask = torch.empty(ROWS, LENGTH, device=ELSEWHERE, dtype=torch.bool)
+        masks.append(Mask(padding_mask=padding_mask))
 
     for mask in masks:
         if dtype is torch.float32:
@@ -74,7 +74,7 @@ def _cast(case: Case, check: Check) -> None:
     x = torch.empty(ROWS, LENGTH, WIDTH, device=ELSEWHERE, requires_grad=True)
     mask = None
     if case.member.can("padding"):
-        mask = Mask(keep=torch.empty(ROWS, LENGTH, device=ELSEWHERE, dtype=torch.bool))
+        mask = Mask(padding_mask=torch.empty(ROWS, LENGTH, device=ELSEWHERE, dtype=torch.bool))
     with _Alike():
         with cast_as_on_gpus(ELSEWHERE):
             out = mixer(x, mask=mask)

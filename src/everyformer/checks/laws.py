@@ -59,10 +59,10 @@ def _masked(
     if kind == "packed":
         ids = 4 + 5 * (3 * torch.arange(length, device=device) // length % 2)
         return Mask(documents=ids.repeat(2, 1)), 1.0
-    keep = torch.ones(2, length, dtype=torch.bool, device=device)
+    padding_mask = torch.ones(2, length, dtype=torch.bool, device=device)
     if length > 2:
-        keep[0, 0] = keep[0, length // 2] = keep[0, -1] = False
-    return Mask(keep=keep), keep[..., None].to(dtype)
+        padding_mask[0, 0] = padding_mask[0, length // 2] = padding_mask[0, -1] = False
+    return Mask(padding_mask=padding_mask), padding_mask[..., None].to(dtype)
 
 
 def bidirectional(member: Member, check: Check, device: str, dtype: torch.dtype) -> None:

@@ -110,11 +110,13 @@ class CaseMixer(MemberMixer):
         """In a dtype."""
         return model.to(dtype)
 
-    def bound(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> float:
+    def bound(
+        self, x: Tensor, padding_mask: Tensor | None = None, *, training: bool = False
+    ) -> float:
         """Of float64 as of any subject; of others as in the members' own laws."""
         if self.wide is torch.float64:
-            return super().bound(x, keep, training=training)
-        largest = float(self.exact(x, keep, training=training).abs().max())
+            return super().bound(x, padding_mask, training=training)
+        largest = float(self.exact(x, padding_mask, training=training).abs().max())
         return TOLERANCE[self.wide] * max(1.0, largest)
 
     def room(self, x: Tensor) -> float:
@@ -129,10 +131,12 @@ class CaseMixer(MemberMixer):
         """On its device."""
         return x.to(self.device)
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass on its device."""
         return _back(
-            super().call(model, self.placed(x), None if keep is None else self.placed(keep))
+            super().call(
+                model, self.placed(x), None if padding_mask is None else self.placed(padding_mask)
+            )
         )
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
@@ -195,7 +199,7 @@ class WholeCase(Subject):
         super().__init__(model.to(device), named, Given(batch=inputs), causal=False, make=make)
         self.targets, self.device = targets.to(device), device
 
-    def call(self, model: Any, x: Tensor, keep: Tensor | None = None) -> Any:
+    def call(self, model: Any, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass, with its loss."""
         x = x.to(self.device)
         return model(x, targets=self.targets, **model.extra_inputs(x))
@@ -220,7 +224,9 @@ class WholeCase(Subject):
             save_model(made, Path(folder) / "model")
             return load_model(Path(folder) / "model").to(self.device)
 
-    def bound(self, x: Tensor, keep: Tensor | None = None, *, training: bool = False) -> float:
+    def bound(
+        self, x: Tensor, padding_mask: Tensor | None = None, *, training: bool = False
+    ) -> float:
         """Nothing on the host; other devices add in whatever order they come to it."""
         return 0.0 if torch.device(self.device).type == "cpu" else TOLERANCE[torch.float32]
 

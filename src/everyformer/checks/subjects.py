@@ -22,9 +22,9 @@ class Ours(Subject):
         super().__init__(model, name, inputs, **known)
         self.build = ("import everyformer as ef", *self.build)
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass."""
-        return model(x, mask=None if keep is None else Mask(keep=keep))
+        return model(x, mask=None if padding_mask is None else Mask(padding_mask=padding_mask))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """One pass over rows of several documents."""
@@ -34,9 +34,9 @@ class Ours(Subject):
         """The Python of it."""
         return f"model(x, mask=ef.Mask(documents=documents)){self.place}"
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of `run`."""
-        given = "" if keep is None else f", mask=ef.Mask(keep={keep})"
+        given = "" if padding_mask is None else f", mask=ef.Mask(padding_mask={padding_mask})"
         return f"model({x}{given}){self.place}"
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
@@ -106,14 +106,14 @@ class WholeModel(Ours):
             "    return out.logits, out.state",
         ]
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The task's, since others are means over all tokens."""
-        loss: Tensor = model(x, targets=labels, mask=Mask(keep=keep)).losses["task"]
+        loss: Tensor = model(x, targets=labels, mask=Mask(padding_mask=padding_mask)).losses["task"]
         return loss
 
-    def loss_code(self, x: str, labels: str, keep: str) -> str:
+    def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
-        usual = super().loss_code(x, labels, keep)
+        usual = super().loss_code(x, labels, padding_mask)
         return usual.replace(", labels=", ", targets=").removesuffix("loss") + "losses['task']"
 
 

@@ -28,9 +28,9 @@ class Mask:
     of the past it holds. `Mixer.check_input` holds every part against these shapes.
     """
 
-    keep: Tensor | None = None
+    padding_mask: Tensor | None = None
     """(B, S) bool: which source tokens are real. Padding may be left, right or between."""
-    allowed: Tensor | None = None
+    attention_mask: Tensor | None = None
     """bool, broadcastable to (B, H, L, S): which pairs may see each other. What a state holds of
     the past is seen by all."""
     bias: Tensor | None = None
@@ -58,7 +58,7 @@ class Mask:
             raise ShapeError(f"lengths must be (batch,) integers, not {tuple(lengths.shape)}")
         if readable(lengths) and bool(((lengths < 0) | (lengths > size)).any()):
             raise ShapeError(f"lengths must lie from 0 to {size}, not {lengths.tolist()}")
-        return cls(keep=torch.arange(size, device=lengths.device) < lengths[:, None])
+        return cls(padding_mask=torch.arange(size, device=lengths.device) < lengths[:, None])
 
     def parts(self) -> list[str]:
         """Names of the parts that are set."""
@@ -82,7 +82,11 @@ class Mask:
             ShapeError: another shape or dtype; sizes of 1 mean any in pairs alone.
         """
         tokens = {
-            "keep": (keys, torch.bool, "flag per token of this call, True where it is real"),
+            "padding_mask": (
+                keys,
+                torch.bool,
+                "flag per token of this call, True where it is real",
+            ),
             "global_tokens": (queries, torch.bool, "flag per token of this call"),
             "documents": (queries, None, "whole number per token of this call"),
             "sentences": (queries, None, "whole number per token of this call"),
@@ -98,13 +102,15 @@ class Mask:
                     f"give one {what}"
                 )
         full = batch, heads, queries, keys
-        for name, pairs in (("allowed", self.allowed), ("bias", self.bias)):
+        for name, pairs in (("attention_mask", self.attention_mask), ("bias", self.bias)):
             if pairs is None:
                 continue
             sizes = zip(reversed(pairs.shape), reversed(full), strict=False)
             fits = pairs.dim() <= 4 and all(n == 1 or m in (None, n) for n, m in sizes)
-            if not fits or (pairs.dtype == torch.bool) != (name == "allowed"):
-                kind = "True where a pair may see each other" if name == "allowed" else "floats"
+            if not fits or (pairs.dtype == torch.bool) != (name == "attention_mask"):
+                kind = (
+                    "True where a pair may see each other" if name == "attention_mask" else "floats"
+                )
                 raise ShapeError(
                     f"mask.{name} is {_described(pairs)}, but (batch, heads, queries, keys) are "
                     f"({', '.join('any' if m is None else str(m) for m in full)}): give {kind}, "
@@ -121,25 +127,25 @@ def _described(part: Tensor) -> str:
     return f"{tuple(part.shape)} {str(part.dtype).removeprefix('torch.')}"
 
 
-def runs_of(documents: Tensor, keep: Tensor | None = None) -> Tensor:
+def runs_of(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     """Document of its row that each token is in, counted from 0: (B, L) int64.
 
     A run of equal ids is a document. Padding belongs to that of the real token before it (or of the
     first one), whatever its id.
     """
-    if keep is not None:
+    if padding_mask is not None:
         index = torch.arange(documents.shape[1], device=documents.device).expand_as(documents)
-        last = torch.where(keep, index, -1).cummax(1).values
-        first = keep.long().argmax(1, keepdim=True)
+        last = torch.where(padding_mask, index, -1).cummax(1).values
+        first = padding_mask.long().argmax(1, keepdim=True)
         documents = documents.gather(1, torch.where(last < 0, first, last))
     return F.pad((documents[:, 1:] != documents[:, :-1]).long().cumsum(1), (1, 0))
 
 
-def runs_after(documents: Tensor, keep: Tensor | None = None) -> Tensor:
+def runs_after(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     """`runs_of` after a state, whose document is number 0: a first run of id 0 goes on with it,
     any other begins anew, as number 1."""
-    runs = runs_of(documents, keep)
-    real = torch.ones_like(runs, dtype=torch.bool) if keep is None else keep
+    runs = runs_of(documents, padding_mask)
+    real = torch.ones_like(runs, dtype=torch.bool) if padding_mask is None else padding_mask
     first = documents.gather(1, real.long().argmax(1, keepdim=True))
     return runs + ((first != 0) & real.any(1, keepdim=True)).long()
 
@@ -148,8 +154,8 @@ def require_mask(mask: Mask | None) -> None:
     """Refuse what is given as a mask and is none, a tensor of flags above all."""
     if mask is not None and not isinstance(mask, Mask):
         raise ShapeError(
-            f"a mask is a Mask, not a {type(mask).__name__}: Mask(keep=flags) says which tokens "
-            "are real, Mask(allowed=flags) who may see whom"
+            f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) says which "
+            "tokens are real, Mask(attention_mask=flags) who may see whom"
         )
 
 
@@ -165,11 +171,11 @@ def positions_of(
     if mask is not None and mask.documents is not None:
         if seen is not None:
             raise packed_with_state()
-        return document_positions(mask.documents, mask.keep)
-    if mask is not None and mask.keep is not None:
-        Mask(keep=mask.keep).check(batch, length, length)
-        count = mask.keep.long().cumsum(1)
-        before = count - mask.keep.long()
+        return document_positions(mask.documents, mask.padding_mask)
+    if mask is not None and mask.padding_mask is not None:
+        Mask(padding_mask=mask.padding_mask).check(batch, length, length)
+        count = mask.padding_mask.long().cumsum(1)
+        before = count - mask.padding_mask.long()
         positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
         return positions if seen is None else positions + seen[:, None]
     if seen is None:
@@ -194,10 +200,10 @@ def packed_with_state() -> UnsupportedError:
     )
 
 
-def document_positions(documents: Tensor, keep: Tensor | None = None) -> Tensor:
+def document_positions(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
     """Positions (B, L) that restart at 0 in every document; padding as in `positions_of`."""
-    runs = runs_of(documents, keep)
-    real = torch.ones_like(runs) if keep is None else keep.long()
+    runs = runs_of(documents, padding_mask)
+    real = torch.ones_like(runs) if padding_mask is None else padding_mask.long()
     count = real.cumsum(1)
     total = torch.zeros_like(runs).scatter_add(1, runs, real)
     first = (total.cumsum(1) - total).gather(1, runs)

@@ -49,7 +49,7 @@ class Mixer(nn.Module):
     """what the laws try it on"""
     recorded: ClassVar[Recorded] = {}
     """how what it records as it runs is drawn, where that is no kind that all know"""
-    supported_masks: ClassVar[frozenset[str]] = frozenset({"keep"})
+    supported_masks: ClassVar[frozenset[str]] = frozenset({"padding_mask"})
     """parts of `Mask` that this mixer applies; any other part is an error"""
     accepts_positions: ClassVar[bool] = False
     """whether positions that act on queries, keys or scores can live inside this mixer"""
@@ -254,7 +254,7 @@ class Mixer(nn.Module):
 
         Args:
             context: (batch, source, channels), or one tensor for keys and one for values.
-            mask: ``keep`` (batch, source) of the context.
+            mask: ``padding_mask`` (batch, source) of the context.
         """
         raise UnsupportedError(f"{self.name} has no cross form, so it cannot read a context")
 

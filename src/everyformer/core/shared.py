@@ -49,9 +49,9 @@ def shared(make: Callable[..., T], *of: Any) -> T:
     return result
 
 
-def advanced(seen: Tensor, length: int, keep: Tensor | None = None) -> Tensor:
-    """Real tokens (B,) that rows have read, the ``seen`` ones and ``length`` or all of ``keep``."""
-    return shared(_sum, seen, length if keep is None else keep)
+def advanced(seen: Tensor, length: int, padding_mask: Tensor | None = None) -> Tensor:
+    """Real tokens (B,) that rows have read: ``seen`` and ``length`` or those of a padding mask."""
+    return shared(_sum, seen, length if padding_mask is None else padding_mask)
 
 
 def _sum(seen: Tensor, more: int | Tensor) -> Tensor:

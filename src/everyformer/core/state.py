@@ -135,6 +135,7 @@ def filled(like: Any, tensors: dict[str, Tensor]) -> Any:
     Raises:
         ShapeError: the tensors are of another mixer, model, number of rows or dtype.
     """
+    tensors = {_present_name(name): value for name, value in tensors.items()}
     for name, began in named_tensors(like).items():
         value = tensors.get(name)
         if value is None or not _grown(value, began):
@@ -149,6 +150,12 @@ def filled(like: Any, tensors: dict[str, Tensor]) -> Any:
             f"these tensors are of another state: they hold '{unread[0]}', which is not in this one"
         )
     return result
+
+
+def _present_name(name: str) -> str:
+    """A name that an earlier version wrote, as it is now."""
+    where, dot, last = name.rpartition(".")
+    return where + dot + {"keep": "padding_mask"}.get(last, last)
 
 
 def _grown(value: Tensor, like: Tensor) -> bool:

@@ -48,16 +48,16 @@ class TokenSubset(NamedTuple):
         return rows if self.rows is None else into.index_copy(0, self.rows, rows)
 
 
-def order_of_real(keep: Tensor, last: bool = False) -> Tensor:
+def order_of_real(padding_mask: Tensor, last: bool = False) -> Tensor:
     """Places (B, L) of the tokens of each row, the real ones first, or ``last``."""
-    later = keep if last else ~keep
+    later = padding_mask if last else ~padding_mask
     if not torch.compiler.is_exporting():
         return torch.argsort(later.to(torch.uint8), dim=1, stable=True)
     # counted, since ONNX has no stable sort
     behind = later.long()
     before = 1 - behind
     index = torch.where(later, before.sum(1, keepdim=True) + behind.cumsum(1), before.cumsum(1)) - 1
-    tokens = torch.arange(keep.shape[1], device=keep.device).expand_as(index)
+    tokens = torch.arange(padding_mask.shape[1], device=padding_mask.device).expand_as(index)
     return torch.empty_like(index).scatter(1, index, tokens)
 
 

@@ -59,10 +59,10 @@ class ArrayDataset(ClassedDataset):
 
     def rows(self, chosen: np.ndarray) -> Batch:
         inputs = torch.from_numpy(self.inputs[chosen])
-        keep = None
+        padding_mask = None
         if self.lengths is not None:
-            keep = torch.from_numpy(np.arange(inputs.shape[1]) < self.lengths[chosen, None])
-        return Batch(inputs, self.answers(chosen), keep)
+            padding_mask = torch.from_numpy(np.arange(inputs.shape[1]) < self.lengths[chosen, None])
+        return Batch(inputs, self.answers(chosen), padding_mask)
 
 
 READ: dict[Form, Groups] = {

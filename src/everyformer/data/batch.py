@@ -17,7 +17,7 @@ IGNORED = -100
 """The target of a position that is not scored (torch's convention)."""
 EXTRA = ("labels", "neighbours", "returns", "actions", "timesteps")
 """Tensors that models read besides the inputs, by the names of their arguments."""
-TENSORS = ("inputs", "targets", "keep", "documents", *EXTRA)
+TENSORS = ("inputs", "targets", "padding_mask", "documents", *EXTRA)
 
 
 @dataclass(frozen=True)
@@ -53,8 +53,8 @@ class Batch:
     states (B, K, ...) of K steps of episodes."""
     targets: Tensor
     """(B, L) or (B, T) int64 with -100 where nothing is scored, (B,) int64 classes, (B, N) float32
-    numbers, or (B, K, N) float32 actions, which are scored where ``keep`` is True."""
-    keep: Tensor | None = None
+    numbers, or (B, K, N) float32 actions, which are scored where ``padding_mask`` is True."""
+    padding_mask: Tensor | None = None
     """(B, L) bool, True = real token, or step of an episode; None when all are."""
     documents: Tensor | None = None
     """(B, L) int64, which document each token is of, where each sees only that one."""
@@ -99,9 +99,9 @@ class Batch:
     @property
     def mask(self) -> Mask | None:
         """The mask of padding and documents; None where there are neither."""
-        if self.keep is None and self.documents is None:
+        if self.padding_mask is None and self.documents is None:
             return None
-        return Mask(keep=self.keep, documents=self.documents)
+        return Mask(padding_mask=self.padding_mask, documents=self.documents)
 
     @property
     def extra(self) -> dict[str, Tensor]:
@@ -131,4 +131,4 @@ class Batch:
             return self.targets != IGNORED
         shape = self.targets.shape[: max(1, self.targets.dim() - 1)]
         every = torch.ones(shape, dtype=torch.bool, device=self.targets.device)
-        return every if self.targets.dim() < 3 or self.keep is None else self.keep
+        return every if self.targets.dim() < 3 or self.padding_mask is None else self.padding_mask

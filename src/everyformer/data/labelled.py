@@ -40,7 +40,7 @@ ARRAYS = ("bounds", "labels", "train_rows", "validation_rows")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LabelledTextDataset(ClassedDataset):
-    """Texts cut to ``length`` tokens, padded on the right with zeros that ``keep`` marks."""
+    """Texts cut to ``length`` tokens, padded on the right with zeros."""
 
     tokens: np.ndarray
     """All texts' tokens in one row, memory-mapped."""
@@ -54,13 +54,13 @@ class LabelledTextDataset(ClassedDataset):
 
     def rows(self, chosen: np.ndarray) -> Batch:
         inputs = np.zeros((len(chosen), self.length), dtype=np.int64)
-        keep = np.zeros((len(chosen), self.length), dtype=bool)
+        padding_mask = np.zeros((len(chosen), self.length), dtype=bool)
         for index, row in enumerate(chosen):
             text = self.tokens[self.bounds[row] : self.bounds[row + 1]]
             text = cut(text, self.length, self.closing)
             inputs[index, : len(text)] = text
-            keep[index, : len(text)] = True
-        return Batch(torch.from_numpy(inputs), self.answers(chosen), torch.from_numpy(keep))
+            padding_mask[index, : len(text)] = True
+        return Batch(torch.from_numpy(inputs), self.answers(chosen), torch.from_numpy(padding_mask))
 
 
 def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndarray:

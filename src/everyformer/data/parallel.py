@@ -89,7 +89,7 @@ class Buckets:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ParallelDataset(Dataset):
-    """Pairs in batches of like lengths, padded on the right; ``keep`` marks the source's padding.
+    """Pairs in batches of like lengths, padded on the right; ``padding_mask`` is the source's.
 
     Training pairs come in batches of about ``size`` sentences, or, with ``--data.tokens N``, of at
     most N positions, source, target and padding together (`Buckets`).
@@ -157,9 +157,9 @@ class ParallelDataset(Dataset):
 
     def _batch(self, rows: np.ndarray, portion: Portion = WHOLE) -> Batch:
         own = slice(*portion.of(len(rows)))
-        inputs, keep = self._padded(2 * rows, own, 0)
+        inputs, padding_mask = self._padded(2 * rows, own, 0)
         targets, _ = self._padded(2 * rows + 1, own, IGNORED)
-        return Batch(inputs, targets, keep, separate=True)
+        return Batch(inputs, targets, padding_mask, separate=True)
 
     def _padded(self, sentences: np.ndarray, own: slice, fill: int) -> tuple[Tensor, Tensor]:
         """(own rows, longest of all) tokens, and which of them are real."""

@@ -126,10 +126,10 @@ class RewriteDataset(GeneratedDataset):
             result = np.sort(np.where(real, content, self.vocabulary), axis=1)
         else:
             result = inputs
-        keep = positions <= lengths
-        targets = np.where(keep, np.where(real, result, 0), IGNORED)
+        padding_mask = positions <= lengths
+        targets = np.where(padding_mask, np.where(real, result, 0), IGNORED)
         source, target = torch.from_numpy(inputs), torch.from_numpy(targets)
-        return Batch(source, target, torch.from_numpy(keep), separate=True)
+        return Batch(source, target, torch.from_numpy(padding_mask), separate=True)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -173,17 +173,17 @@ class ListOpsDataset(GeneratedDataset):
 
     def _rows(self, random: np.random.Generator, count: int) -> Batch:
         inputs = np.zeros((count, self.length), dtype=np.int64)
-        keep = np.zeros((count, self.length), dtype=bool)
+        padding_mask = np.zeros((count, self.length), dtype=bool)
         values = np.empty(count, dtype=np.int64)
         draws = _draws(random)
         for row in range(count):
             tokens, values[row] = self._expression(draws)
             inputs[row, : len(tokens)] = tokens
-            keep[row, : len(tokens)] = True
+            padding_mask[row, : len(tokens)] = True
         answers = torch.from_numpy(values)
         if self.does.measures:
             answers = answers[:, None].float()
-        return Batch(torch.from_numpy(inputs), answers, torch.from_numpy(keep))
+        return Batch(torch.from_numpy(inputs), answers, torch.from_numpy(padding_mask))
 
     def _expression(self, draws: Iterator[float]) -> tuple[list[int], int]:
         """One of fitting length; those that grow too long are dropped as soon as they do."""

@@ -129,7 +129,7 @@ class TextDataset(Dataset):
                 real = torch.from_numpy(positions >= 0)
                 positions = positions.clip(0)
                 part = self._at(self.validation, positions, bool((positions == 0).any()))
-                ahead.append(part if bool(real.all()) else replace(part, keep=real))
+                ahead.append(part if bool(real.all()) else replace(part, padding_mask=real))
             yield ahead, batch
 
     @cached_property

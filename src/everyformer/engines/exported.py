@@ -145,7 +145,7 @@ def soft_band(
 
 @exported_as(_kernel_attention)
 def kernel_attention(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
     rows: Tensor | None, hyperbolic: bool,
 ) -> tuple[Tensor, ...]:  # fmt: skip
@@ -155,8 +155,8 @@ def kernel_attention(
     if rows is not None:
         q, (k, own) = _mapped(q, rows, hyperbolic)[0], _mapped(k, rows, hyperbolic)
         level = own if level is None else level + own
-    if keep is not None:
-        values = values.masked_fill(~keep[:, None, :, None], 0)
+    if padding_mask is not None:
+        values = values.masked_fill(~padding_mask[:, None, :, None], 0)
     parts = [_chunks(widened(t)) for t in (q, k, values)]
     if top is None:
 
@@ -167,7 +167,7 @@ def kernel_attention(
         last = sums.new_empty(0)
     else:
         logs = torch.zeros_like(values[..., 0]) if level is None else widened(level)
-        logs = logs if keep is None else logs.masked_fill(~keep[:, None], -math.inf)
+        logs = logs if padding_mask is None else logs.masked_fill(~padding_mask[:, None], -math.inf)
         gates = torch.zeros_like(logs) if gate is None else widened(gate)
         parts += [_chunks(logs, -math.inf), _chunks(gates)]
         lowest = torch.finfo(logs.dtype).min

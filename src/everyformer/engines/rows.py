@@ -24,7 +24,7 @@ def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
     if mask is None:
         return None
     mask.check(x.shape[0], x.shape[1], x.shape[1])
-    return mask.keep
+    return mask.padding_mask
 
 
 class Compacted(NamedTuple):
@@ -32,38 +32,38 @@ class Compacted(NamedTuple):
 
     x: Tensor
     """(B, L, ...) real tokens first, then the rest"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, L) bool, a prefix of True in every row, or in both parts of it"""
     order: Tensor
     """(B, L) where each came from"""
 
 
-def compact(x: Tensor, keep: Tensor, prefix: int = 0) -> Compacted:
+def compact(x: Tensor, padding_mask: Tensor, prefix: int = 0) -> Compacted:
     """Move the real tokens of each row of ``x`` (B, L, ...) to the front, keeping their order.
 
     Those of the first ``prefix`` tokens and those of the others are moved apart.
     """
-    order = order_of_real(keep[:, prefix:] if prefix else keep)
+    order = order_of_real(padding_mask[:, prefix:] if prefix else padding_mask)
     if prefix:
-        order = torch.cat((order_of_real(keep[:, :prefix]), prefix + order), 1)
-    return Compacted(gather_rows(x, order), keep.gather(1, order), order)
+        order = torch.cat((order_of_real(padding_mask[:, :prefix]), prefix + order), 1)
+    return Compacted(gather_rows(x, order), padding_mask.gather(1, order), order)
 
 
 def spread(y: Tensor, rows: Compacted) -> Tensor:
     """Undo `compact` on a result ``y`` (B, L, ...); tokens that were padding become zero."""
-    y = y.masked_fill(~widen(rows.keep, y), 0)
+    y = y.masked_fill(~widen(rows.padding_mask, y), 0)
     return torch.empty_like(y).scatter(1, widen(rows.order, y).expand_as(y), y)
 
 
-def next_window(t: Tensor, size: int, keep: Tensor | None) -> Tensor:
+def next_window(t: Tensor, size: int, padding_mask: Tensor | None) -> Tensor:
     """The last ``size`` real tokens (B, size, ...) of each row of ``t`` (B, size + L, ...).
 
-    These are the window that was carried and L tokens after it, of which those that ``keep`` (B,
-    L), a prefix of True, marks are real (None: all).
+    These are the window that was carried and L tokens after it, of which those that
+    ``padding_mask`` (B, L), a prefix of True, marks are real (None: all).
     """
-    if keep is None:
+    if padding_mask is None:
         return t[:, t.shape[1] - size :]
-    return gather_rows(t, keep.sum(1)[:, None] + torch.arange(size, device=t.device))
+    return gather_rows(t, padding_mask.sum(1)[:, None] + torch.arange(size, device=t.device))
 
 
 class Unpacked(NamedTuple):
@@ -71,7 +71,7 @@ class Unpacked(NamedTuple):
 
     x: Tensor
     """(documents, longest, ...)"""
-    keep: Tensor
+    padding_mask: Tensor
     """(documents, longest) bool"""
     row: Tensor
     """(B, L) the document's row of each packed token"""
@@ -91,14 +91,14 @@ class Unpacked(NamedTuple):
 
     def lay(self, t: Tensor) -> Tensor:
         """``t`` (B, L, ...) of the packed tokens as `x` lies, zeros where no token is."""
-        rows = t.new_zeros(*self.keep.shape, *t.shape[2:])
+        rows = t.new_zeros(*self.padding_mask.shape, *t.shape[2:])
         return rows.index_put((self.row, self.column), t)
 
 
-def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked:
+def unpack(x: Tensor, documents: Tensor, padding_mask: Tensor | None = None) -> Unpacked:
     """Packed rows ``x`` (B, L, ...) as one row per document, as `runs_of` tells them apart."""
     batch, length = documents.shape
-    runs = runs_of(documents, keep)
+    runs = runs_of(documents, padding_mask)
     starts = torch.ones_like(runs, dtype=torch.bool)
     starts[:, 1:] = runs[:, 1:] != runs[:, :-1]
     row = (starts.flatten().long().cumsum(0) - 1).view(batch, length)
@@ -108,7 +108,7 @@ def unpack(x: Tensor, documents: Tensor, keep: Tensor | None = None) -> Unpacked
     rows = x.new_zeros(first.numel(), longest, *x.shape[2:])
     rows = rows.index_put((row, column), x)
     real = torch.zeros(rows.shape[:2], dtype=torch.bool, device=x.device)
-    real[row, column] = True if keep is None else keep
+    real[row, column] = True if padding_mask is None else padding_mask
     return Unpacked(rows, real, row, column)
 
 

@@ -150,9 +150,14 @@ class DecisionPolicy:
     def _anew(self, rows: np.ndarray) -> np.ndarray:
         """Logits of all rows, those of ``rows`` from their whole windows."""
         windows = (self._states, self._keep, self._returns, self._actions, self._timesteps)
-        states, keep, returns, actions, times = (self._tensor(w[rows]) for w in windows)
+        states, padding_mask, returns, actions, times = (self._tensor(w[rows]) for w in windows)
         options = {"returns": returns, "actions": actions, "timesteps": times}
-        out = self.model(states, mask=Mask(keep=keep), **options).logits[:, -1].cpu().double()
+        out = (
+            self.model(states, mask=Mask(padding_mask=padding_mask), **options)
+            .logits[:, -1]
+            .cpu()
+            .double()
+        )
         logits = np.zeros((len(rows), out.shape[-1]))
         logits[rows] = out.numpy()
         return logits

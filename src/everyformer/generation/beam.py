@@ -57,7 +57,7 @@ def beam_search(
     """The best targets of each source, best first, at most ``search.beam`` of them.
 
     Args:
-        source: (B, S) tokens. mask: ``keep`` (B, S) of the real ones.
+        source: (B, S) tokens. mask: ``padding_mask`` (B, S) of the real ones.
 
     Raises:
         UnsupportedError: the model is not an encoder-decoder.
@@ -118,8 +118,8 @@ class _Search:
             "choose a smaller --beam, or fewer at a time",
         )
         real = [length] * batch
-        if mask is not None and mask.keep is not None:
-            real = mask.keep.sum(1).tolist()
+        if mask is not None and mask.padding_mask is not None:
+            real = mask.padding_mask.sum(1).tolist()
         room = model.config.tokens if model.config.max_length is not None else math.inf
         self.active = [
             _Sentence(n, int(min(count + search.extra, room))) for n, count in enumerate(real)

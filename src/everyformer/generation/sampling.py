@@ -122,11 +122,11 @@ class TokenStream(Iterator[Tensor]):
 
     def _draw(self, texts: _Rows, tokens: int | None) -> Iterator[Tensor]:
         """The loop of `stream`."""
-        ids, keep, sampling = texts.ids, texts.keep, texts.sampling
+        ids, padding_mask, sampling = texts.ids, texts.padding_mask, texts.sampling
         rows, new = len(ids), ids
         generator = torch.Generator(device=ids.device)
         initial = self.state
-        place = ids.shape[1] if keep is None else int(keep.sum(1).max())
+        place = ids.shape[1] if padding_mask is None else int(padding_mask.sum(1).max())
         place += 0 if initial is None else int(initial.seen.max())
         self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
         if self._step is not None and self.state is None:
@@ -136,7 +136,7 @@ class TokenStream(Iterator[Tensor]):
             )
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
-            part = None if keep is None else Mask(keep=keep)
+            part = None if padding_mask is None else Mask(padding_mask=padding_mask)
             whole = self.state is None
             prompt = texts.ids.shape[1] if whole or new is texts.ids else 0
             with reading_prompt(self._model, prompt) if prompt else nullcontext():
@@ -155,14 +155,16 @@ class TokenStream(Iterator[Tensor]):
             new = token[:, None]
             if self.state is None:
                 ids = torch.cat((ids, new), 1)
-                if keep is not None:
-                    keep = torch.cat((keep, torch.ones_like(new, dtype=torch.bool)), 1)
+                if padding_mask is not None:
+                    padding_mask = torch.cat(
+                        (padding_mask, torch.ones_like(new, dtype=torch.bool)), 1
+                    )
             else:
-                keep = None
+                padding_mask = None
             going = texts.add(token)
             if len(going) < len(alive):
                 alive, ids, new = alive[going], ids[going], new[going]
-                keep = None if keep is None else keep[going]
+                padding_mask = None if padding_mask is None else padding_mask[going]
                 self.state = None if self.state is None else self.state.reorder(going)
 
 
@@ -187,7 +189,7 @@ def stream(
             length are padded on the left here, tensors are padded with a ``mask``.
         tokens: how many to make at most; None goes on for ever (where the member has no longest
             sequence).
-        mask: ``keep`` of the prompt, when it is padded, on any side.
+        mask: ``padding_mask`` of the prompt, when it is padded, on any side.
         sampling: how tokens are drawn (default: temperature 1, seed 0).
         tokenizer: what reads the tokens, for stop strings.
         state: what came before the prompt (of as many rows), as an earlier stream left it. It
@@ -210,8 +212,8 @@ def stream(
             f"a model of the task {model.config.task} continues no text: tokens are drawn from lm"
         )
     sampling = sampling or Sampling()
-    ids, keep = _rows_of(prompt, mask, next(model.parameters()).device)
-    texts = _Rows(ids, keep, model.config.vocabulary, sampling, tokenizer)
+    ids, padding_mask = _rows_of(prompt, mask, next(model.parameters()).device)
+    texts = _Rows(ids, padding_mask, model.config.vocabulary, sampling, tokenizer)
     return TokenStream(model, texts, tokens, state, compile)
 
 
@@ -243,12 +245,12 @@ class _Rows:
     def __init__(
         self,
         ids: Tensor,
-        keep: Tensor | None,
+        padding_mask: Tensor | None,
         vocabulary: int,
         sampling: Sampling,
         tokenizer: Tokenizer | None,
     ) -> None:
-        self.ids, self.keep = ids, keep
+        self.ids, self.padding_mask = ids, padding_mask
         """of the prompts"""
         strange = ids[(ids < 0) | (ids >= vocabulary)]
         if len(strange):
@@ -262,7 +264,7 @@ class _Rows:
             raise ConfigError(f"'end_token' is {end}, but the model has {vocabulary} tokens")
         self.had: Tensor | None = None
         if sampling.repetition_penalty != 1:
-            real = torch.ones_like(ids, dtype=torch.bool) if keep is None else keep
+            real = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask
             counts = torch.zeros(len(ids), vocabulary, dtype=torch.long, device=ids.device)
             self.had = counts.scatter_add(1, ids, real.long()) > 0
         self.tails: list[list[int]] = [[] for _ in range(len(ids))]
@@ -318,19 +320,19 @@ def _rows_of(
             raise ShapeError("a prompt is empty: give at least one token to continue from")
         padded = [[0] * (longest - len(row)) + list(row) for row in rows]
         counts = torch.tensor([len(row) for row in rows], device=device)
-        keep = torch.arange(longest, 0, -1, device=device) <= counts[:, None]
-        return torch.tensor(padded, device=device), keep
+        padding_mask = torch.arange(longest, 0, -1, device=device) <= counts[:, None]
+        return torch.tensor(padded, device=device), padding_mask
     ids = torch.as_tensor(prompt, dtype=torch.long, device=device)
     ids = ids[None] if ids.dim() == 1 else ids
     if ids.shape[1] < 1:
         raise ShapeError("the prompt is empty: give at least one token to continue from")
     if mask is None:
         return ids, None
-    mask.require("generation", frozenset({"keep"}))
+    mask.require("generation", frozenset({"padding_mask"}))
     mask.check(len(ids), ids.shape[1], ids.shape[1])
-    if mask.keep is not None and not bool(mask.keep.any(1).all()):
+    if mask.padding_mask is not None and not bool(mask.padding_mask.any(1).all()):
         raise ShapeError("a prompt is empty: give at least one token to continue from")
-    return ids, mask.keep
+    return ids, mask.padding_mask
 
 
 def initial_state(model: Model, batch: int) -> StackState | None:

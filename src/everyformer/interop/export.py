@@ -3,8 +3,8 @@
     export_program(model, "model.pt2")     # torch.export.load(path).module()(tokens=..., keep=...)
     export_onnx(model, "model.onnx")       # onnxruntime.InferenceSession(path).run(...)
 
-Inputs of a model of text: ``tokens`` (batch, length) int64; ``keep`` (batch, length) bool, True =
-is real; ``types`` (batch, length) int64 where the model has such. Of an image classifier:
+Inputs of a model of text: ``tokens`` (batch, length) int64; ``padding_mask`` (batch, length) bool,
+True = is real; ``types`` (batch, length) int64 where the model has such. Of an image classifier:
 ``pixels`` (batch, channels, height, width), normalised floats. Output: ``logits``, as of the model.
 
 A program of torch keeps the fast operators of this library, so that it must be imported before
@@ -73,10 +73,10 @@ class Program(nn.Module):
         self,
         tokens: Tensor | None = None,
         pixels: Tensor | None = None,
-        keep: Tensor | None = None,
+        padding_mask: Tensor | None = None,
         types: Tensor | None = None,
     ) -> Tensor:
-        mask = None if keep is None else Mask(keep=keep)
+        mask = None if padding_mask is None else Mask(padding_mask=padding_mask)
         more = {} if types is None else {"types": types}
         inputs = pixels if tokens is None else tokens
         assert inputs is not None
@@ -90,9 +90,11 @@ class Stream(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, tokens: Tensor, keep: Tensor, state: dict[str, Tensor]) -> tuple[Any, ...]:
+    def forward(
+        self, tokens: Tensor, padding_mask: Tensor, state: dict[str, Tensor]
+    ) -> tuple[Any, ...]:
         before = refilled(self.model.init_state(tokens.shape[0]), state)
-        out = self.model(tokens, mask=Mask(keep=keep), state=before)
+        out = self.model(tokens, mask=Mask(padding_mask=padding_mask), state=before)
         return out.logits, *named_tensors(out.state).values()
 
 
@@ -257,8 +259,8 @@ def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
         return {"pixels": pixels.to(weight)}
     size = (batch, length)
     tokens = torch.randint(config.vocabulary, size, generator=draw)
-    inputs = {"tokens": tokens, "keep": torch.rand(size, generator=draw) > 0.3}
-    inputs["keep"][:, 0] = True
+    inputs = {"tokens": tokens, "padding_mask": torch.rand(size, generator=draw) > 0.3}
+    inputs["padding_mask"][:, 0] = True
     if config.token_types and "types" in inspect.signature(model.forward).parameters:
         inputs["types"] = torch.randint(config.token_types, size, generator=draw)
     return {name: value.to(weight.device) for name, value in inputs.items()}
@@ -269,7 +271,7 @@ def _to_onnx(
 ) -> torch.onnx.ONNXProgram | None:
     names: dict[str, Any] = {"output_names": ["logits", *(f"next.{name}" for name in state)]}
     if state:
-        names["input_names"] = ["tokens", "keep", *(f"state.{name}" for name in state)]
+        names["input_names"] = ["tokens", "padding_mask", *(f"state.{name}" for name in state)]
     try:
         return torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except torch.onnx.errors.OnnxExporterError as error:
@@ -309,12 +311,12 @@ def _compare(model: Model, path: Path) -> float:
         return torch.from_numpy(session.run(None, fed)[0])
 
     def stream(inputs: dict[str, Tensor]) -> Tensor:
-        tokens, keep = inputs["tokens"].cpu().numpy(), inputs["keep"].cpu().numpy()
+        tokens, padding_mask = inputs["tokens"].cpu().numpy(), inputs["padding_mask"].cpu().numpy()
         states = named_tensors(model.init_state(len(tokens), device="cpu"))
         state, logits = [t.numpy() for t in states.values()], []
         cuts = sorted({0, tokens.shape[1] // 2, tokens.shape[1] // 2 + 1, tokens.shape[1]})
         for piece in map(slice, cuts, cuts[1:]):
-            given = tokens[:, piece], keep[:, piece], *state
+            given = tokens[:, piece], padding_mask[:, piece], *state
             [new, *state] = session.run(None, dict(zip(names, given, strict=True)))
             logits.append(torch.from_numpy(new))
         return torch.cat(logits, 1)
@@ -342,13 +344,13 @@ def _difference(model: Model, run: Callable[[dict[str, Tensor]], Tensor], what: 
             given = {n: t.to(like) if t.is_floating_point() else t for n, t in inputs.items()}
             with evaluating(of):
                 logits = Program(of)(**given).cpu().to(torch.promote_types(kind, torch.float32))
-            return logits[inputs["keep"].cpu()] if logits.dim() == 3 else logits
+            return logits[inputs["padding_mask"].cpu()] if logits.dim() == 3 else logits
 
         def farthest(a: Tensor, b: Tensor) -> float:
             return float((a - b).abs().max())
 
         expected, got = outputs(wide), run(inputs)
-        got = got[inputs["keep"].cpu()] if got.dim() == 3 else got
+        got = got[inputs["padding_mask"].cpu()] if got.dim() == 3 else got
         scale, difference = max(1.0, float(expected.abs().max())), farthest(got, expected)
         allowed = TOLERANCE * scale
         if kind in HALF:

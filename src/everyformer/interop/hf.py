@@ -352,23 +352,23 @@ def _mask(
                 f"attention_mask must be ({batch}, {length}) or, behind a cache, longer, not "
                 f"{tuple(attention_mask.shape)}"
             )
-        keep = attention_mask[:, -length:].bool()
+        padding_mask = attention_mask[:, -length:].bool()
         # in a graph the values are not known, and a mask of ones changes nothing
-        if torch.compiler.is_compiling() or not keep.all():
-            mask = Mask(keep=keep)
+        if torch.compiler.is_compiling() or not padding_mask.all():
+            mask = Mask(padding_mask=padding_mask)
     if positions is None:
         return mask
     if torch.compiler.is_compiling():
         if state is not None:
             return mask
         # their values are not known: each real token at 0 may begin another document
-        real_tokens = None if mask is None else mask.keep
+        real_tokens = None if mask is None else mask.padding_mask
         begins = positions == 0 if real_tokens is None else (positions == 0) & real_tokens
-        return Mask(keep=real_tokens, documents=begins.long().cumsum(1).expand(batch, -1))
+        return Mask(padding_mask=real_tokens, documents=begins.long().cumsum(1).expand(batch, -1))
     seen = None if state is None else state.seen
     counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
     expanded = positions.expand(batch, -1)
-    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.keep
+    real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.padding_mask
     if expanded.shape == counted.shape and torch.equal(expanded[real], counted[real]):
         return mask
     if expanded.shape == counted.shape and state is None and mask is None:

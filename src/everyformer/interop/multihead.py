@@ -345,7 +345,12 @@ class MultiheadAttention(nn.Module):
         there = torch.arange(keys, device=device)[None]
         here = torch.arange(queries, device=device)[None] + (keys - queries)
         seen = visibility(
-            mask, here, there, causal=self.causal, windows=self.windows, keep=mask.keep
+            mask,
+            here,
+            there,
+            causal=self.causal,
+            windows=self.windows,
+            padding_mask=mask.padding_mask,
         ).mask
         if seen is None or not added:
             return Visibility(mask=seen)
@@ -367,9 +372,9 @@ class MultiheadAttention(nn.Module):
             )
         lengths = [row.shape[0] for row in query.unbind()]
         mask = Mask.from_lengths(torch.tensor(lengths, device=query.device), max(lengths))
-        assert mask.keep is not None
+        assert mask.padding_mask is not None
         x = query.to_padded_tensor(0.0)
         x = x if self.batch_first else x.transpose(0, 1)
-        y = self(x, x, x, key_padding_mask=~mask.keep, need_weights=False)[0]
+        y = self(x, x, x, key_padding_mask=~mask.padding_mask, need_weights=False)[0]
         y = y if self.batch_first else y.transpose(0, 1)
         return torch.nested.as_nested_tensor([r[:n] for r, n in zip(y, lengths, strict=True)]), None

@@ -50,18 +50,18 @@ def both(padding: Tensor | None, pairs: Tensor | None) -> Mask:
     Args:
         padding: (B, S) of `check_padding`. pairs: (B or 1, H or 1, L, S) of `by_head`.
     """
-    keep = allowed = bias = None
+    padding_mask = attention_mask = bias = None
     if padding is not None:
         if padding.dtype == torch.bool:
-            keep = ~padding
+            padding_mask = ~padding
         else:
             bias = padding[:, None, None]
     if pairs is not None:
         if pairs.dtype == torch.bool:
-            allowed = ~pairs
+            attention_mask = ~pairs
         else:
             bias = pairs if bias is None else bias + pairs
-    return Mask(keep=keep, allowed=allowed, bias=bias)
+    return Mask(padding_mask=padding_mask, attention_mask=attention_mask, bias=bias)
 
 
 def for_mixer(mixer: Mixer, padding: Tensor | None, pairs: Tensor | None, hint: bool) -> Mask:
@@ -74,7 +74,7 @@ def for_mixer(mixer: Mixer, padding: Tensor | None, pairs: Tensor | None, hint: 
         UnsupportedError: names the mask and the members that honour it. In a compiled graph, where
             values are not known yet, it is an assertion of the graph instead.
     """
-    if pairs is not None and not {"allowed", "bias"} <= mixer.supported_masks:
+    if pairs is not None and not {"attention_mask", "bias"} <= mixer.supported_masks:
         _demand_nothing_new(mixer, pairs)
         pairs = None
     elif hint and not mixer.causal and pairs is None:
@@ -84,8 +84,10 @@ def for_mixer(mixer: Mixer, padding: Tensor | None, pairs: Tensor | None, hint: 
         )
     if padding is None or "bias" in mixer.supported_masks:
         return both(padding, pairs)
-    if "keep" not in mixer.supported_masks:
-        raise UnsupportedError(f"{mixer.name} cannot honour key_padding_mask; {_able('keep')}")
+    if "padding_mask" not in mixer.supported_masks:
+        raise UnsupportedError(
+            f"{mixer.name} cannot honour key_padding_mask; {_able('padding_mask')}"
+        )
     if padding.dtype != torch.bool:
         hidden = padding == -math.inf
         _demand(
@@ -106,7 +108,7 @@ def _demand_nothing_new(mixer: Mixer, pairs: Tensor) -> None:
     if mixer.causal:
         changed = changed & causal_mask(pairs.shape[-2], pairs.shape[-1], pairs.device)
         message = f"this causal {mixer.name} cannot honour attn_mask beyond the causal triangle"
-    _demand(~changed.any(), message, "allowed")
+    _demand(~changed.any(), message, "attention_mask")
 
 
 def _demand(holds: Tensor, message: str, part: str) -> None:

@@ -145,8 +145,8 @@ class Model(nn.Module):
         """
         counts: dict[str, float] = {}
         if self.config.image is None:
-            keep = None if mask is None else mask.keep
-            real = inputs.shape[:2].numel() if keep is None else int(keep.sum())
+            padding_mask = None if mask is None else mask.padding_mask
+            real = inputs.shape[:2].numel() if padding_mask is None else int(padding_mask.sum())
             real += len(inputs) * (self.config.pooling == "class")
             counts = dict.fromkeys(TOKEN_MEANS, float(real))
         return counts
@@ -222,7 +222,7 @@ class Model(nn.Module):
             return self.stack(x, mask=mask, taps=taps), None
         parts = self.summaries.divide(tokens, mask) if parts is None else parts
         first = self.summaries.vector.weight[0] * self.config.embedding_scale
-        first = drop(first.expand(*parts.keep.shape, -1), self.dropout, self.training)
+        first = drop(first.expand(*parts.padding_mask.shape, -1), self.dropout, self.training)
         opened = self.summaries.open(x, first, parts, mask)
         out: StackOutput = self.stack(opened.x, mask=opened.mask, taps=taps)
         text, summarised = self.summaries.close(out.y, opened, parts)

@@ -166,7 +166,7 @@ def through_episodes(
         return _through(model, x, state, Mask(documents=episodes))
     rows = unpack(x, episodes)
     initial = freed(rows.initial(state, episodes))
-    out = _through(model, rows.x, initial, Mask(keep=rows.keep))
+    out = _through(model, rows.x, initial, Mask(padding_mask=rows.padding_mask))
     assert out.state is not None
     after = out.state.reorder(rows.row[:, -1])
     return out._replace(y=repack(out.y, rows), state=after)

@@ -13,7 +13,7 @@ from everyformer.genes.depth import DEPTH
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITION
 
-GLOBALS = frozenset({"keep", "global_tokens"})
+GLOBALS = frozenset({"padding_mask", "global_tokens"})
 """parts of a mask that mark global tokens for a mixer"""
 
 

@@ -30,7 +30,7 @@ from everyformer.models.base import Model, refuse_state
 from everyformer.models.language import added, total_loss
 from everyformer.models.series import SeriesSteps
 
-_POOLED = frozenset({"keep", "allowed", "bias", "global_tokens", "grid"})
+_POOLED = frozenset({"padding_mask", "attention_mask", "bias", "global_tokens", "grid"})
 
 
 class Pool(nn.Module):
@@ -70,32 +70,35 @@ class Pool(nn.Module):
             mask.require("a classifier, which gives one answer a row,", _POOLED)
         if self.token is not None:
             if mask is not None:
-                able = frozenset({"keep", "global_tokens"})
+                able = frozenset({"padding_mask", "global_tokens"})
                 mask.require("a classifier with a class token", able)
-                mask = Mask(keep=_and_one(mask.keep), global_tokens=_and_one(mask.global_tokens))
+                mask = Mask(
+                    padding_mask=_and_one(mask.padding_mask),
+                    global_tokens=_and_one(mask.global_tokens),
+                )
             x = torch.cat((self.token.to(x.dtype).expand(x.shape[0], -1, -1), x), dim=1)
         if self.marks and (mask is None or mask.global_tokens is None):
             # the first real token of every row
-            real = None if mask is None else mask.keep
+            real = None if mask is None else mask.padding_mask
             real = x.new_ones(x.shape[:2], dtype=torch.bool) if real is None else real
             mask = replace(mask or Mask(), global_tokens=real & (real.long().cumsum(1) == 1))
         return x, mask
 
     def forward(self, y: Tensor, mask: Mask | None) -> Tensor:
-        keep = None if mask is None else mask.keep
+        padding_mask = None if mask is None else mask.padding_mask
         if self.pooling == "class":
             pooled = y[:, 0]
-        elif keep is None:
+        elif padding_mask is None:
             ends = {"first": y[:, 0], "last": y[:, -1]}
             pooled = y.mean(1) if self.pooling == "mean" else ends[self.pooling]
         elif self.pooling in ("mean", "globals"):
-            real = keep[..., None].to(y.dtype)
+            real = padding_mask[..., None].to(y.dtype)
             pooled = (y * real).sum(1) / real.sum(1).clamp(min=1)
         else:
-            positions = torch.arange(1, keep.shape[1] + 1, device=y.device)
+            positions = torch.arange(1, padding_mask.shape[1] + 1, device=y.device)
             if self.pooling == "first":
                 positions = positions.flip(0)
-            result = (positions * keep).argmax(1)
+            result = (positions * padding_mask).argmax(1)
             pooled = y[torch.arange(y.shape[0], device=y.device), result]
         return self.head(pooled)
 
@@ -147,7 +150,7 @@ class Answering(Model):
 
 
 class TextClassifier(Answering):
-    """Text classifier, or regressor: inputs (B, L) int64 with ``mask.keep``."""
+    """Text classifier, or regressor: inputs (B, L) int64 with ``mask.padding_mask``."""
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
@@ -171,7 +174,7 @@ class TextClassifier(Answering):
         x, mask = self.pool.open(x, mask)
         out, summarised = self.read_text(self.add_positions(x, mask, None), inputs, mask, taps=taps)
         if summarised is not None and self.config.pooling == "globals":
-            z = self.pool(summarised.y, Mask(keep=summarised.keep))
+            z = self.pool(summarised.y, Mask(padding_mask=summarised.padding_mask))
         else:
             z = self.pool(out.y, mask)
         return self.answer(z, targets, out)
@@ -240,7 +243,7 @@ class ImageClassifier(VectorReader):
 
 
 class SeriesClassifier(VectorReader):
-    """Classifier, or regressor, of series: inputs (B, L, series) floats with ``mask.keep``.
+    """Classifier, or regressor, of series: inputs (B, L, series) floats with ``mask.padding_mask``.
 
     Every step is a token: its numbers, less their means and over their standard deviations, go
     through one linear layer.

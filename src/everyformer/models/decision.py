@@ -56,7 +56,7 @@ class PresentStep(NamedTuple):
     """(B,) int64"""
     before: Tensor
     """(B,) or (B, N), the actions of the step before"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B,) bool, rows in which there is such a step; others take nothing in and give anything"""
 
 
@@ -103,7 +103,7 @@ class DecisionModel(Model):
         self.register_buffer("reach", ((high - low) / 2).to(dtype), persistent=False)
 
     def chosen(
-        self, z: Tensor, targets: Tensor | None, keep: Tensor | None, terms: Losses
+        self, z: Tensor, targets: Tensor | None, padding_mask: Tensor | None, terms: Losses
     ) -> ModelOutput:
         """The output of the action head's outputs ``z`` (B, K, C), with the loss if there are
         targets; ``terms`` are other losses."""
@@ -120,8 +120,10 @@ class DecisionModel(Model):
             )
         goals = self.scaled(targets)
         wide = torch.promote_types(z.dtype, torch.float32)
-        each = _real((z.to(wide) - goals.to(wide)).square().mean(-1), keep)
-        return ModelOutput(actions, *added(each.sum() / _count(each, keep), terms), None, each)
+        each = _real((z.to(wide) - goals.to(wide)).square().mean(-1), padding_mask)
+        return ModelOutput(
+            actions, *added(each.sum() / _count(each, padding_mask), terms), None, each
+        )
 
     def scaled(self, actions: Tensor) -> Tensor:
         """Actions of numbers in half ranges from the middle of their bounds."""
@@ -193,7 +195,7 @@ class DecisionTransformer(DecisionModel):
         Args:
             inputs: states (B, K, ...). returns: (B, K). actions: (B, K) int64 or (B, K, N).
             timesteps: (B, K) int64, counted from the start of the episode.
-            mask: ``keep`` (B, K) says which steps are real; padding may stand on the left.
+            mask: ``padding_mask`` (B, K) says which steps are real; padding may stand on the left.
             targets: as ``actions``; -100 is not scored.
 
         Raises:
@@ -202,15 +204,15 @@ class DecisionTransformer(DecisionModel):
         refuse_state(self, state)
         if returns is None or actions is None or timesteps is None:
             raise ShapeError("a model that acts reads returns, actions and timesteps: give all")
-        keep = None
+        padding_mask = None
         if mask is not None:
-            mask.require("a model that acts", frozenset({"keep"}))
-            keep = mask.keep
-        y, features, out = self._read(inputs, returns, actions, timesteps, keep, taps)
+            mask.require("a model that acts", frozenset({"padding_mask"}))
+            padding_mask = mask.padding_mask
+        y, features, out = self._read(inputs, returns, actions, timesteps, padding_mask, taps)
         terms = dict(out.losses)
         if targets is not None:
-            terms |= self._further(y[:, :, -1], features, returns, keep)
-        chosen = self.chosen(self.head(y[:, :, -2]), targets, keep, terms)
+            terms |= self._further(y[:, :, -1], features, returns, padding_mask)
+        chosen = self.chosen(self.head(y[:, :, -2]), targets, padding_mask, terms)
         return chosen._replace(taps=out.taps)
 
     def act(self, step: PresentStep, state: StackState) -> tuple[Tensor, StackState]:
@@ -225,16 +227,16 @@ class DecisionTransformer(DecisionModel):
         x = self._embedded(step.returns[:, None], features, step.before[:, None])[:, 0]
         # what was done stands in front, one step earlier
         x = x.roll(1, 1)
-        keep = step.keep[:, None].repeat(1, x.shape[1])
-        keep[:, 0] &= step.timesteps > 0
+        padding_mask = step.padding_mask[:, None].repeat(1, x.shape[1])
+        padding_mask[:, 0] &= step.timesteps > 0
         if self.gym:
             now = times.repeat(1, x.shape[1])
-            now[:, 0] -= keep[:, 0].long()
+            now[:, 0] -= padding_mask[:, 0].long()
             x = x + self.time(now)
-        if surely(~keep[:, 0]):
-            x, keep = x[:, 1:], keep[:, 1:]
+        if surely(~padding_mask[:, 0]):
+            x, padding_mask = x[:, 1:], padding_mask[:, 1:]
         # a mask costs more than the layers' arithmetic on three tokens
-        tokens = None if surely(keep) else Mask(keep=keep)
+        tokens = None if surely(padding_mask) else Mask(padding_mask=padding_mask)
         x = self._placed(x, tokens, state, torch.zeros_like(times))
         out = self.stack(x, mask=tokens, state=state)
         assert out.state is not None
@@ -242,10 +244,10 @@ class DecisionTransformer(DecisionModel):
         return logits[:, 0], out.state
 
     def term_counts(self, inputs: Tensor, targets: Tensor, mask: Mask | None) -> dict[str, float]:
-        keep = None if mask is None else mask.keep
+        padding_mask = None if mask is None else mask.padding_mask
         pairs = inputs[:, 1:, None].shape[:2].numel()
-        if keep is not None:
-            pairs = int((keep[:, 1:] & keep[:, :-1]).sum())
+        if padding_mask is not None:
+            pairs = int((padding_mask[:, 1:] & padding_mask[:, :-1]).sum())
         return super().term_counts(inputs, targets, mask) | {"state": pairs, "return": pairs}
 
     def _read(
@@ -254,20 +256,26 @@ class DecisionTransformer(DecisionModel):
         returns: Tensor,
         actions: Tensor,
         timesteps: Tensor,
-        keep: Tensor | None,
+        padding_mask: Tensor | None,
         taps: Sequence[str] = (),
     ) -> tuple[Tensor, Tensor, StackOutput]:
         """Outputs of the layers for every token of every step (B, K, tokens, channels), the
         features of the states, and all that came out of the stack."""
         self._check(inputs, returns, actions, timesteps)
-        features = self.states(inputs, keep)
+        features = self.states(inputs, padding_mask)
         x = self._embedded(returns, features, actions)
         count = x.shape[2]
         if self.gym:
             x = x + self.time(timesteps)[:, :, None]
         x = x.flatten(1, 2)
-        tokens = None if keep is None else Mask(keep=keep.repeat_interleave(count, 1))
-        first = timesteps[:, :1] if keep is None else timesteps.gather(1, _first(keep))
+        tokens = (
+            None
+            if padding_mask is None
+            else Mask(padding_mask=padding_mask.repeat_interleave(count, 1))
+        )
+        first = (
+            timesteps[:, :1] if padding_mask is None else timesteps.gather(1, _first(padding_mask))
+        )
         out = self.stack(self._placed(x, tokens, None, first), mask=tokens, taps=taps)
         return out.y.unflatten(1, (-1, count)), features, out
 
@@ -294,9 +302,11 @@ class DecisionTransformer(DecisionModel):
             x = x + self.places[where] + self.time(first)
         return self.add_positions(x, mask, state)
 
-    def _further(self, y: Tensor, features: Tensor, returns: Tensor, keep: Tensor | None) -> Losses:
+    def _further(
+        self, y: Tensor, features: Tensor, returns: Tensor, padding_mask: Tensor | None
+    ) -> Losses:
         """Losses of the heads that foretell the next step."""
-        pairs = None if keep is None else keep[:, 1:] & keep[:, :-1]
+        pairs = None if padding_mask is None else padding_mask[:, 1:] & padding_mask[:, :-1]
         losses: Losses = {}
         chosen = self.config.decision
         for name, head, goals, weight in (
@@ -359,25 +369,25 @@ class StatesNetwork(DecisionModel):
         refuse_state(self, state)
         if taps:
             raise ConfigError(f"tap '{taps[0]}': this network has no layers to look into")
-        keep = None if mask is None else mask.keep
-        features = self.states(inputs, keep)
+        padding_mask = None if mask is None else mask.padding_mask
+        features = self.states(inputs, padding_mask)
         context = self.config.episodes.context
         # (B, K, size, K): the last so many states of every step, the oldest first
         windows = F.pad(features, (0, 0, context - 1, 0)).unfold(1, context, 1)
         x = windows.transpose(2, 3).flatten(2)
         for linear in self.hidden:
             x = drop(F.relu(linear(x)), self.config.block.dropout, self.training)
-        return self.chosen(self.head(x), targets, keep, {})
+        return self.chosen(self.head(x), targets, padding_mask, {})
 
 
-def _first(keep: Tensor) -> Tensor:
+def _first(padding_mask: Tensor) -> Tensor:
     """Index (B, 1) of the first real step of every row."""
-    return keep.long().argmax(1, keepdim=True)
+    return padding_mask.long().argmax(1, keepdim=True)
 
 
-def _real(each: Tensor, keep: Tensor | None) -> Tensor:
-    return each if keep is None else each.where(keep, 0.0)
+def _real(each: Tensor, padding_mask: Tensor | None) -> Tensor:
+    return each if padding_mask is None else each.where(padding_mask, 0.0)
 
 
-def _count(each: Tensor, keep: Tensor | None) -> Tensor | int:
-    return max(each.numel(), 1) if keep is None else keep.sum().clamp(min=1)
+def _count(each: Tensor, padding_mask: Tensor | None) -> Tensor | int:
+    return max(each.numel(), 1) if padding_mask is None else padding_mask.sum().clamp(min=1)

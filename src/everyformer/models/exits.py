@@ -210,6 +210,6 @@ class ExitHeads(nn.Module):
         judged = [self._judged(y.detach(), n, targets) for n, y in enumerate(states, 1)]
         runs = None
         if mask is not None and mask.documents is not None:
-            runs = runs_of(mask.documents, mask.keep)
+            runs = runs_of(mask.documents, mask.padding_mask)
         logs, best = (torch.stack(parts) for parts in zip(*judged, strict=True))
         return Evidence(states, logs, best, targets, runs, context)

@@ -140,7 +140,7 @@ class KnnLanguageModel(ReadingModel):
         out = self.model(inputs, mask=mask, state=state, taps=expected, last=last)
         queries = out.taps[self.tap]
         real = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
-        real = real if mask is None or mask.keep is None else mask.keep
+        real = real if mask is None or mask.padding_mask is None else mask.padding_mask
         at = torch.arange(inputs.shape[1], device=inputs.device).expand_as(inputs)
         if last is not None:
             at = last_of(inputs, last, mask)

@@ -189,23 +189,23 @@ def predict(
 def last_of(tokens: Tensor, last: int, mask: Mask | None) -> Tensor:
     """Indices (B, last) of the last real tokens of each row of ``tokens`` (B, L, ...)."""
     batch, length = tokens.shape[:2]
-    if mask is None or mask.keep is None:
+    if mask is None or mask.padding_mask is None:
         return torch.arange(length, device=tokens.device)[-last:].expand(batch, -1)
-    return order_of_real(mask.keep, last=True)[:, -last:]
+    return order_of_real(mask.padding_mask, last=True)[:, -last:]
 
 
 def _moved(targets: Tensor, mask: Mask | None) -> Tensor:
     """The targets of one real token later, none where that is another document's or missing."""
     length = targets.shape[1]
-    keep = None if mask is None else mask.keep
-    real = torch.ones_like(targets, dtype=torch.bool) if keep is None else keep
+    padding_mask = None if mask is None else mask.padding_mask
+    real = torch.ones_like(targets, dtype=torch.bool) if padding_mask is None else padding_mask
     places = torch.arange(length, device=targets.device).expand_as(targets)
     places = F.pad(places.masked_fill(~real, length), (0, 1), value=length)
     after = places[:, 1:].flip(1).cummin(1).values.flip(1)
     later = F.pad(targets, (0, 1), value=-100).gather(1, after).masked_fill(~real, -100)
     if mask is None or mask.documents is None:
         return later
-    runs = runs_of(mask.documents, keep)
+    runs = runs_of(mask.documents, padding_mask)
     return later.masked_fill(F.pad(runs, (0, 1)).gather(1, after) != runs, -100)
 
 

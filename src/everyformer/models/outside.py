@@ -90,16 +90,16 @@ class Outside(nn.Module):
     def forward(self, x: Tensor, mask: Mask | None = None) -> Tensor:
         """Outputs (B, L, channels) of tokens (B, L) or features (B, L, d)."""
         mask = mask or Mask()
-        mask.require(self.name, frozenset({"keep"}))
-        keep = mask.keep
-        if keep is not None and not self.subject.masks:
-            if not self.subject.causal or bool((keep[:, 1:] & ~keep[:, :-1]).any()):
+        mask.require(self.name, frozenset({"padding_mask"}))
+        padding_mask = mask.padding_mask
+        if padding_mask is not None and not self.subject.masks:
+            if not self.subject.causal or bool((padding_mask[:, 1:] & ~padding_mask[:, :-1]).any()):
                 raise UnsupportedError(
                     f"'{self.name}' takes no mask, so that padding would be read: give its forward "
                     "a 'mask' (rows, positions), True at what is real"
                 )
-            keep = None
-        return self.subject.outputs(self.subject.call(self.module, x, keep), x)
+            padding_mask = None
+        return self.subject.outputs(self.subject.call(self.module, x, padding_mask), x)
 
     def found_leak(self, length: int) -> str | None:
         """The place where it sees the future now, by a glance at a short length and at this one."""

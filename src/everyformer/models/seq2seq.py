@@ -42,7 +42,7 @@ class Encoded(NamedTuple):
 
 
 class EncoderDecoder(Model):
-    """Encoder-decoder: inputs (B, S) int64 with ``mask.keep``, targets (B, T), -100 = not scored.
+    """Encoder-decoder: inputs (B, S) int64 with their mask, targets (B, T), -100 = not scored.
 
     Logits (B, T, vocabulary): position t has read the source and the targets before t.
     """
@@ -77,7 +77,7 @@ class EncoderDecoder(Model):
         """Predict every target token; ``taps`` are the decoder's.
 
         Args:
-            mask: ``keep`` of the source.
+            mask: ``padding_mask`` of the source.
             prefix: (B, T) what the decoder reads; default: the targets moved on by one, behind the
                 start token.
         """
@@ -101,7 +101,7 @@ class EncoderDecoder(Model):
     def encode(self, source: Tensor, mask: Mask | None = None) -> Encoded:
         """Read the source (B, S) once, for all steps of `decode`."""
         if mask is not None:
-            mask.require("an encoder-decoder", frozenset({"keep"}))
+            mask.require("an encoder-decoder", frozenset({"padding_mask"}))
         x = self.embed(self.source_embedding, source)
         x = self.add_positions(x, mask, None, self.source_position)
         out = self.encoder(x, mask=mask)
@@ -154,7 +154,7 @@ class EncoderDecoder(Model):
         counted = any(mixer.counts_tokens for mixer in self.stack.mixers)
         if not (counted or self.stack.depth.drives):
             return None
-        return Mask(keep=_until_last(targets))
+        return Mask(padding_mask=_until_last(targets))
 
     def shifted(self, targets: Tensor) -> Tensor:
         """The decoder's input (B, T) for ``targets``: the start token, then all but the last."""

@@ -47,7 +47,7 @@ class SeriesSteps(nn.Linear):
         if config.series_std:
             series = series / series.new_tensor(config.series_std)
         series = series.to(self.weight.dtype)
-        if mask is not None and mask.keep is not None:
+        if mask is not None and mask.padding_mask is not None:
             # what stands in the padding may be anything
-            series = series.where(mask.keep[..., None], 0.0)
+            series = series.where(mask.padding_mask[..., None], 0.0)
         return super().forward(series) * config.embedding_scale

@@ -41,7 +41,7 @@ class StateReader(nn.Module):
             known = getattr(shape, name) or (float(name == "state_std"),)
             self.register_buffer(name, torch.tensor(known, dtype=dtype), persistent=False)
 
-    def forward(self, states: Tensor, keep: Tensor | None) -> Tensor:
+    def forward(self, states: Tensor, padding_mask: Tensor | None) -> Tensor:
         if tuple(states.shape[2:]) != self.shape.state:
             raise ShapeError(
                 f"states must be (batch, steps{''.join(f', {n}' for n in self.shape.state)}), not "
@@ -56,7 +56,7 @@ class StateReader(nn.Module):
         else:
             features = (states.to(dtype) - self.state_mean) / self.state_std
         # what stands in the padding may be anything
-        return features if keep is None else features.where(keep[..., None], 0.0)
+        return features if padding_mask is None else features.where(padding_mask[..., None], 0.0)
 
 
 def random_states(shape: EpisodeShape) -> Tensor:

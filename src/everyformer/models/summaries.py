@@ -7,7 +7,7 @@ A part is ``every`` real tokens of a document, or a sentence: up to a run of tok
 ``mask.sentences`` does not tell. What tells one global token from another are labels alone (ETC),
 so that they have no positions, and the norm of their own that embeddings of global tokens have in
 ETC would make no difference here: it maps one vector to another. In packed rows the global tokens
-of a document stand before its own text. Parts that a row has not are not real (``mask.keep``).
+of a document stand before its own text. Parts that a row has not are padding.
 
 A masked language model may also be taught to foretell whole sentences (`contrast`):
 
@@ -32,7 +32,7 @@ from everyformer.core.subset import gather_rows
 from everyformer.engines.drawing import uniform_rows
 from everyformer.genes.model_options import SummaryOptions
 
-KNOWN = frozenset({"keep", "documents", "sentences", "global_tokens"})
+KNOWN = frozenset({"padding_mask", "documents", "sentences", "global_tokens"})
 """parts of a mask that a text with summaries may come with"""
 
 
@@ -43,7 +43,7 @@ class TextParts(NamedTuple):
     """(B, L) the part of its row that a token is in; of padding any"""
     real: Tensor
     """(B, L) bool"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, G) bool, which parts there are"""
     documents: Tensor | None
     """(B, L) int64, counted by `runs_of`; None: one a row"""
@@ -64,7 +64,7 @@ class Summarised(NamedTuple):
 
     y: Tensor
     """(B, G, channels)"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, G) bool"""
 
 
@@ -87,7 +87,11 @@ class Summaries(nn.Module):
         known = mask or Mask()
         known.require("a model with summaries", KNOWN)
         positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-        real = torch.ones_like(positions, dtype=torch.bool) if known.keep is None else known.keep
+        real = (
+            torch.ones_like(positions, dtype=torch.bool)
+            if known.padding_mask is None
+            else known.padding_mask
+        )
         # the last real token up to this one, and the one before that
         last = torch.where(real, positions, -1).cummax(1).values
         before = F.pad(last[:, :-1], (1, 0), value=-1)
@@ -110,18 +114,18 @@ class Summaries(nn.Module):
             most = self.options.most(tokens.shape[1])
         else:
             most = max(int(result.max()), 1)
-        keep = torch.arange(most, device=tokens.device) < result
-        return TextParts((counted - 1).clamp(min=0), real, keep, documents)
+        padding_mask = torch.arange(most, device=tokens.device) < result
+        return TextParts((counted - 1).clamp(min=0), real, padding_mask, documents)
 
     def open(self, x: Tensor, first: Tensor, parts: TextParts, mask: Mask | None) -> WithGlobals:
         """Global tokens ``first`` (B, G, width) and the text ``x`` (B, L, width), with a mask."""
-        count = parts.keep.shape[1]
+        count = parts.padding_mask.shape[1]
         marked = None if mask is None else mask.global_tokens
         chosen = torch.zeros_like(parts.real) if marked is None else marked
-        numbers = torch.arange(count, device=x.device).expand_as(parts.keep)
+        numbers = torch.arange(count, device=x.device).expand_as(parts.padding_mask)
         parts_of: dict[str, Any] = {
-            "keep": torch.cat([parts.keep, parts.real], 1),
-            "global_tokens": torch.cat([torch.ones_like(parts.keep), chosen], 1),
+            "padding_mask": torch.cat([parts.padding_mask, parts.real], 1),
+            "global_tokens": torch.cat([torch.ones_like(parts.padding_mask), chosen], 1),
         }
         if self.sentences:
             parts_of["sentences"] = torch.cat([numbers, parts.number], 1)
@@ -135,7 +139,7 @@ class Summaries(nn.Module):
         # how many documents begin up to a token, or to the part that a global token stands for
         initial = F.pad(parts.documents[:, 1:] != parts.documents[:, :-1], (1, 0)).long().cumsum(1)
         rank = torch.zeros_like(numbers).scatter(1, parts.number, initial)
-        rank = rank.masked_fill(~parts.keep, x.shape[1])
+        rank = rank.masked_fill(~parts.padding_mask, x.shape[1])
         order = torch.cat([2 * rank, 2 * initial + 1], 1).argsort(dim=1, stable=True)
         slots = torch.arange(order.shape[1], device=x.device).expand_as(order)
         positions = torch.empty_like(order).scatter(1, order, slots)
@@ -146,13 +150,13 @@ class Summaries(nn.Module):
         """Outputs of the text (B, L, channels), and of its global tokens."""
         if opened.positions is not None:
             y = gather_rows(y, opened.positions)
-        count = parts.keep.shape[1]
-        return y[:, count:], Summarised(y[:, :count], parts.keep)
+        count = parts.padding_mask.shape[1]
+        return y[:, count:], Summarised(y[:, :count], parts.padding_mask)
 
     def choose(self, parts: TextParts) -> Tensor:
         """(B, G) bool: the parts that are hidden in this step of a training."""
-        drawn = uniform_rows(parts.keep.shape, parts.keep.device)
-        return parts.keep & (drawn < self.options.cpc_share)
+        drawn = uniform_rows(parts.padding_mask.shape, parts.padding_mask.device)
+        return parts.padding_mask & (drawn < self.options.cpc_share)
 
     def hide(self, tokens: Tensor, parts: TextParts, chosen: Tensor, mask_token: int) -> Tensor:
         """``tokens`` (B, L) with those of chosen parts hidden."""
@@ -164,7 +168,7 @@ class Summaries(nn.Module):
         wide = torch.promote_types(guess.dtype, torch.float32)
         target = (full.y.detach() if self.options.cpc_stop else full.y).flatten(0, 1).to(wide)
         scores = guess.flatten(0, 1).to(wide) @ target.T / self.options.cpc_temperature
-        scores = scores.masked_fill(~full.keep.flatten(), -math.inf)
+        scores = scores.masked_fill(~full.padding_mask.flatten(), -math.inf)
         queries = chosen.flatten()
         # rows without a query have finite numbers, so that their gradients are zero
         scores = scores.masked_fill(~queries[:, None], 0.0)

@@ -71,8 +71,8 @@ class SpalmLanguageModel(ReadingModel):
         if self.training:
             alone: ModelOutput = self.model(inputs, neighbours=neighbours, **options)
             return alone
-        keep = None if mask is None else mask.keep
-        real = torch.ones_like(inputs, dtype=torch.bool) if keep is None else keep
+        padding_mask = None if mask is None else mask.padding_mask
+        real = torch.ones_like(inputs, dtype=torch.bool) if padding_mask is None else padding_mask
         if neighbours is None:
             neighbours = self._look_up(inputs, real, recent, last)
         out: ModelOutput = self.model(inputs, neighbours=neighbours, **options)

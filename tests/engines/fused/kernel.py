@@ -47,25 +47,25 @@ def draw(
     q, k = (q, k) if signed else (q.abs(), k.abs())
     v, sums = normal(B, H, length, values), normal(B, H, features, values + 1).abs()
     q, k, v = (t.to(dtype) for t, dtype in zip((q, k, v), dtypes, strict=True))
-    keep = torch.rand(B, length, generator=generator) > 0.3 if padded else None
+    padding_mask = torch.rand(B, length, generator=generator) > 0.3 if padded else None
     level = 3 * normal(B, H, length) if levels else None
     gate = F.logsigmoid(2 * normal(B, H, length)) if gates else None
-    if gate is not None and keep is not None:
-        gate = gate.masked_fill(~keep[:, None], 0)
+    if gate is not None and padding_mask is not None:
+        gate = gate.masked_fill(~padding_mask[:, None], 0)
     top = normal(B, H) if levels or gates else None
     if not read:
         sums = torch.zeros_like(sums)
         top = None if top is None else torch.full_like(top, -math.inf)
-    return q, k, v, keep, level, gate, sums, top
+    return q, k, v, padding_mask, level, gate, sums, top
 
 
-def recurrence(q, k, v, keep, level, gate, sums, top, kind, eps):
+def recurrence(q, k, v, padding_mask, level, gate, sums, top, kind, eps):
     """Token after token: S <- g S + e^c k v', y = q S; the state at the end is e^0 times S."""
     state = sums if top is None else sums * top.exp()[..., None, None]
     ones = torch.ones_like(v[..., :1])
     weight = torch.ones_like(k[..., 0]) if level is None else level.exp()
-    if keep is not None:
-        weight = weight * keep[:, None]
+    if padding_mask is not None:
+        weight = weight * padding_mask[:, None]
     y = []
     for t in range(q.shape[2]):
         if gate is not None:
@@ -168,8 +168,8 @@ def test_hidden_tokens_are_not_read():
 
 
 def test_levels_of_any_size():
-    q, k, v, keep, level, gate, sums, top = draw(80, levels=True, gates=True)
-    given = q, k, v, keep, level + 500, gate, sums, top + 500
+    q, k, v, padding_mask, level, gate, sums, top = draw(80, levels=True, gates=True)
+    given = q, k, v, padding_mask, level + 500, gate, sums, top + 500
     found, before = (
         forward(*given, *POSITIVE),
         forward(*draw(80, levels=True, gates=True), *POSITIVE),

@@ -252,8 +252,8 @@ def translator(**options: Any) -> Any:
 @pytest.mark.parametrize("exits", ["geometric", "sequence", "random", "multinomial"])
 def test_a_decoder_that_writes_token_by_token_leaves_as_in_training(exits: str) -> None:
     made, source, goals = translator(exits=exits), text(3, 9), text(3, 12, seed=2)
-    keep = torch.arange(9)[None] < torch.tensor([[9], [5], [7]])
-    mask, prefix = Mask(keep=keep), made.shifted(goals)
+    padding_mask = torch.arange(9)[None] < torch.tensor([[9], [5], [7]])
+    mask, prefix = Mask(padding_mask=padding_mask), made.shifted(goals)
     whole = made(source, targets=goals, mask=mask).logits
     context, state = made.encode(source, mask).context, made.init_state(3)
     for t in range(12):
@@ -266,24 +266,24 @@ def test_a_decoder_that_writes_token_by_token_leaves_as_in_training(exits: str) 
     close(out.logits[::2], whole)
     close(out.logits[1::2], whole)
     other = source.clone()
-    other[~keep] = 3
+    other[~padding_mask] = 3
     close(made(other, targets=goals, mask=mask).logits, whole)
 
 
 @torch.inference_mode()
 def test_a_sequence_leaves_at_one_layer_that_the_source_decides() -> None:
     made, source, goals = translator(exits="sequence"), text(6, 9), text(6, 12, seed=2)
-    keep = torch.arange(9)[None] < torch.tensor([[9], [5], [7], [3], [9], [8]])
+    padding_mask = torch.arange(9)[None] < torch.tensor([[9], [5], [7], [3], [9], [8]])
     hidden = made.embed(made.source_embedding, source)
     encoded = made.encoder(made.add_positions(hidden, None, None, made.source_position),
-                           mask=Mask(keep=keep)).y  # fmt: skip
-    means = torch.stack([encoded[row][keep[row]].mean(0) for row in range(6)])
+                           mask=Mask(padding_mask=padding_mask)).y  # fmt: skip
+    means = torch.stack([encoded[row][padding_mask[row]].mean(0) for row in range(6)])
     # what rows have in common decides nothing
     weight = 20 * draw(LAYERS, 16)
     made.stack.depth.weight.copy_(weight)
     made.stack.depth.bias.copy_(-weight @ means.mean(0))
     with ef.trace(made) as seen:
-        made(source, targets=goals, mask=Mask(keep=keep))
+        made(source, targets=goals, mask=Mask(padding_mask=padding_mask))
     [at] = seen.find("exits").values()
     assert bool((at == at[:, :1]).all())
     assert len(at.unique()) > 1

@@ -111,12 +111,16 @@ def test_padding_and_documents_change_nothing(depth: str, options: dict[str, Any
     made, tokens = model(depth, **options), text(2)
     alone = made(tokens[:1, :12]).logits
     padded = torch.cat((text(1, 5, seed=4), tokens[:1, :12]), 1)
-    keep = torch.arange(LENGTH)[None] >= torch.tensor([[5], [0]])
-    both = made(torch.cat((padded, tokens[1:])), mask=Mask(keep=keep)).logits
+    padding_mask = torch.arange(LENGTH)[None] >= torch.tensor([[5], [0]])
+    both = made(torch.cat((padded, tokens[1:])), mask=Mask(padding_mask=padding_mask)).logits
     close(both[:1, 5:], alone)
     close(both[1:], made(tokens[1:]).logits)
     state = made.init_state(2)
-    first = made(torch.cat((padded, tokens[1:]))[:, :7], mask=Mask(keep=keep[:, :7]), state=state)
+    first = made(
+        torch.cat((padded, tokens[1:]))[:, :7],
+        mask=Mask(padding_mask=padding_mask[:, :7]),
+        state=state,
+    )
     later = made(torch.cat((padded, tokens[1:]))[:, 7:], state=first.state).logits
     close(later, both[:, 7:])
     if "decay" not in options and options.get("exits") != "random":

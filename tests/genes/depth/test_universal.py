@@ -241,9 +241,9 @@ def test_padding_takes_no_steps_and_costs_nothing(
     short, long = TEXT[:1, :4], TEXT[1:, :7]
     junk = torch.full((1, 3, WIDTH), 1e3, dtype=torch.float64)
     row = torch.cat((junk, short) if side == "left" else (short, junk), 1)
-    keep = torch.ones(2, 7, dtype=torch.bool)
-    keep[0, slice(0, 3) if side == "left" else slice(4, 7)] = False
-    x, mask = torch.cat((row, long)), Mask(keep=keep)
+    padding_mask = torch.ones(2, 7, dtype=torch.bool)
+    padding_mask[0, slice(0, 3) if side == "left" else slice(4, 7)] = False
+    x, mask = torch.cat((row, long)), Mask(padding_mask=padding_mask)
     if side == "packed":
         x, ids = torch.cat((short, long), 1), torch.tensor([[3] * 4 + [5] * 7])
         mask = Mask(documents=ids)
@@ -252,9 +252,9 @@ def test_padding_takes_no_steps_and_costs_nothing(
     total = 4 * alone[0].losses["ponder"] + 7 * alone[1].losses["ponder"]
     close(out.losses["ponder"], total / 11)
     if side != "packed":
-        assert not bool(steps[~keep].any())
-        close(out.y[keep], torch.cat([one.y[0] for one in alone]))
-        steps = steps[keep]
+        assert not bool(steps[~padding_mask].any())
+        close(out.y[padding_mask], torch.cat([one.y[0] for one in alone]))
+        steps = steps[padding_mask]
     assert steps.flatten().tolist() == [n for t in (short, long) for n in traced(made, t)[0][0]]
 
 
@@ -320,14 +320,14 @@ def test_encoder_and_decoder_halt_by_themselves_and_padding_ponders_nowhere() ->
     for part in (made.encoder, made.stack):
         part.depth.weight.data *= 3
     source, target = torch.randint(1, 9, (2, 7)), torch.randint(1, 9, (2, 6))
-    keep = torch.ones(2, 7, dtype=torch.bool)
-    keep[0, 5:], target[0, 3:] = False, -100
-    both = made(source, targets=target, mask=Mask(keep=keep)).losses
+    padding_mask = torch.ones(2, 7, dtype=torch.bool)
+    padding_mask[0, 5:], target[0, 3:] = False, -100
+    both = made(source, targets=target, mask=Mask(padding_mask=padding_mask)).losses
     one = made(source[:1, :5], targets=target[:1, :3]).losses
     two = made(source[1:], targets=target[1:]).losses
     close(both["ponder"], (5 * one["ponder"] + 7 * two["ponder"]) / 12)
     close(both["ponder-target"], (3 * one["ponder-target"] + 6 * two["ponder-target"]) / 9)
-    counts = made.term_counts(source, target, Mask(keep=keep))
+    counts = made.term_counts(source, target, Mask(padding_mask=padding_mask))
     assert (counts["ponder"], counts["ponder-target"]) == (12, 9)
 
 
@@ -364,7 +364,12 @@ def test_an_evaluation_says_how_many_steps_a_token_takes() -> None:
     taken = []
     for batch in text.validation_batches(3):
         with ef.trace(made) as seen:
-            made(batch.inputs, mask=Mask(keep=batch.keep) if batch.keep is not None else None)
+            made(
+                batch.inputs,
+                mask=Mask(padding_mask=batch.padding_mask)
+                if batch.padding_mask is not None
+                else None,
+            )
         taken += [n for n in seen.find("halting")["stack.depth"].flatten().tolist() if n]
     assert len(set(taken)) > 1
     assert found["mean_depth"] == pytest.approx(sum(taken) / len(taken), abs=1e-12)

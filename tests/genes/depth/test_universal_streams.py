@@ -51,10 +51,10 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
     close(anew[0], whole[0])
     turned = made(TEXT[:, 5:].flip(0), state=state.reorder(torch.tensor([1, 0]))).y
     close(turned.flip(0), whole[:, 5:])
-    keep = torch.tensor([[False, True, True], [True, True, True]])
+    padding_mask = torch.tensor([[False, True, True], [True, True, True]])
     rows = torch.stack((torch.cat((TEXT[0, :1] * 1e3, TEXT[0, 5:7])), TEXT[1, 5:8]))
-    out = made(rows, state=state, mask=Mask(keep=keep))
-    close(out.y[keep], torch.cat((whole[0, 5:7], whole[1, 5:8])))
+    out = made(rows, state=state, mask=Mask(padding_mask=padding_mask))
+    close(out.y[padding_mask], torch.cat((whole[0, 5:7], whole[1, 5:8])))
     rows = torch.stack((TEXT[0, 7:9], TEXT[1, 8:10]))
     close(made(rows, state=out.state).y, torch.stack((whole[0, 7:9], whole[1, 8:10])))
 
@@ -95,7 +95,7 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     assert seen[7] == [8] * 6
     assert seen[-1] == [11, 8, 8, 8, 8, 8]
     assert isinstance(state.pending, Deferred)
-    assert state.pending.keep.shape == (1, 3)
+    assert state.pending.padding_mask.shape == (1, 3)
 
 
 def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
@@ -109,10 +109,10 @@ def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
     assert found is not None
     stream, positions, mask = found
     assert mask is not None
-    assert mask.keep is not None
-    assert mask.keep.tolist() == [[True, True], [False, True]]
-    assert stream[mask.keep].flatten().tolist() == [2, 3, 5]
-    assert positions[mask.keep].tolist() == [1, 2, 1]
+    assert mask.padding_mask is not None
+    assert mask.padding_mask.tolist() == [[True, True], [False, True]]
+    assert stream[mask.padding_mask].flatten().tolist() == [2, 3, 5]
+    assert positions[mask.padding_mask].tolist() == [1, 2, 1]
     assert waiting.lacked(torch.tensor([3, 2])) is None
     # no mask where rows lack as many, so that caches stay without holes
     both = waiting.lacked(torch.tensor([1, 0]))
@@ -143,11 +143,11 @@ def test_what_is_left_out_changes_nothing(
     for parameter in made.blocks.parameters():
         # biases too, which start at 0
         parameter.data += 0.1 * draw(*parameter.shape, seed=7)
-    keep = torch.ones(2, LENGTH, dtype=torch.bool)
-    keep[0, :3] = False
+    padding_mask = torch.ones(2, LENGTH, dtype=torch.bool)
+    padding_mask[0, :3] = False
     x = TEXT.clone().requires_grad_()
     # every token halts at a step that is drawn, and a little of its own p is spent before
-    ends = torch.randint(1, 6, keep.shape, generator=torch.Generator().manual_seed(1))
+    ends = torch.randint(1, 6, padding_mask.shape, generator=torch.Generator().manual_seed(1))
     own = made.depth.chances
     now = iter(range(1, 100))
 
@@ -160,9 +160,9 @@ def test_what_is_left_out_changes_nothing(
         nonlocal now
         now = iter(range(1, 100))
         torch.manual_seed(3)
-        out = made(x, mask=Mask(keep=keep))
-        loss = out.y[keep].square().sum() + out.losses["ponder"]
-        return [out.y[keep], *torch.autograd.grad(loss, [x, *made.parameters()])]
+        out = made(x, mask=Mask(padding_mask=padding_mask))
+        loss = out.y[padding_mask].square().sum() + out.losses["ponder"]
+        return [out.y[padding_mask], *torch.autograd.grad(loss, [x, *made.parameters()])]
 
     few = run()
     monkeypatch.setattr(TokenSubset, "of", classmethod(lambda cls, running: None))

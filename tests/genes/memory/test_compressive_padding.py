@@ -31,9 +31,11 @@ def test_losses_are_those_of_the_rows_that_compress(function, reconstruction):
     made = mixer(function=function, reconstruction=reconstruction).train()
     text = torch.randn(1, 7, 12, generator=torch.Generator().manual_seed(3)).double()
     alone = made(text, state=made.init_state(1)).losses["compression"]
-    x, keep = torch.full((2, 9, 12), 1e3).double(), torch.zeros(2, 9, dtype=torch.bool)
-    x[0, 1:8], keep[0, 1:8], keep[1, 4:6] = text[0], True, True
-    padded = made(x, mask=Mask(keep=keep), state=made.init_state(2)).losses["compression"]
+    x, padding_mask = torch.full((2, 9, 12), 1e3).double(), torch.zeros(2, 9, dtype=torch.bool)
+    x[0, 1:8], padding_mask[0, 1:8], padding_mask[1, 4:6] = text[0], True, True
+    padded = made(x, mask=Mask(padding_mask=padding_mask), state=made.init_state(2)).losses[
+        "compression"
+    ]
     # a mean over rows counts the one that compresses nothing as 0
     assert_close(2 * padded, alone, **CLOSE)
     assert alone.item() > 1e-6
@@ -56,11 +58,11 @@ def test_rows_that_were_used_most_are_as_far_as_they_are(sizes):
         held = state.rows.keys.shape[2]
         times = [*state.packed.times[0].tolist(), *range(seen - held, seen + size)]
         text = torch.zeros(1, times[-1] + 1, 12).double()
-        keep = torch.zeros(1, times[-1] + 1, dtype=torch.bool)
+        padding_mask = torch.zeros(1, times[-1] + 1, dtype=torch.bool)
         text[0, times] = rows[0]
-        keep[0, times] = True
+        padding_mask[0, times] = True
         out = made(x, state=state)
-        shown = Mask(allowed=keep[:, None, None])
+        shown = Mask(attention_mask=padding_mask[:, None, None])
         assert_close(out.y, plain.reference(text, mask=shown)[:, -size:], **CLOSE)
         state = out.state
 
@@ -74,10 +76,10 @@ def test_splitting_prompts_by_length_changes_no_token():
         weight.data.add_(torch.randn_like(weight) * 0.4)
     rows = [[1, 2, 3, 4, 5, 6, 7, 8, 1, 2], [3, 1, 4]]
     ids = torch.tensor([rows[0], [0] * 7 + rows[1]])
-    keep = torch.tensor([[True] * 10, [False] * 7 + [True] * 3])
+    padding_mask = torch.tensor([[True] * 10, [False] * 7 + [True] * 3])
     state = made.init_state(2)
     alone = [made.init_state(1), made.init_state(1)]
-    together = made(ids, mask=Mask(keep=keep), state=state)
+    together = made(ids, mask=Mask(padding_mask=padding_mask), state=state)
     own = [made(torch.tensor([row]), state=held) for row, held in zip(rows, alone, strict=True)]
     for token in itertools.chain([1, 5], range(6)):
         for row in (0, 1):

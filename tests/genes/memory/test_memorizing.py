@@ -253,5 +253,5 @@ def test_it_lives_beside_any_position_and_wiring(position: str | None, wiring: s
 def test_pairs_that_a_caller_hides_are_not_known_to_the_store() -> None:
     made, x = mixer(), text(8)
     hidden = torch.ones(8, 8, dtype=torch.bool).tril()
-    with pytest.raises(EveryformerError, match="allowed"):
-        made(x, mask=ef.Mask(allowed=hidden))
+    with pytest.raises(EveryformerError, match="attention_mask"):
+        made(x, mask=ef.Mask(attention_mask=hidden))

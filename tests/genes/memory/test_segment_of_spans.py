@@ -34,12 +34,12 @@ def made(slots=WINDOW, store="inputs", same_length="never", **options):
     return m
 
 
-def read(m, x, size, state=None, keep=None):
+def read(m, x, size, state=None, padding_mask=None):
     """Outputs of ``x`` in segments of ``size``, and the state behind them."""
     state, parts = m.init_state(len(x)) if state is None else state, []
     for first in range(0, x.shape[1], size):
         here = slice(first, first + size)
-        mask = None if keep is None else Mask(keep=keep[:, here])
+        mask = None if padding_mask is None else Mask(padding_mask=padding_mask[:, here])
         y, state, _ = m(x[:, here], mask=mask, state=state)
         parts.append(y)
     return torch.cat(parts, 1), state

@@ -226,15 +226,15 @@ def test_the_penalty_is_lambda_times_the_mean_span_of_every_layer() -> None:
 
 def test_the_penalty_of_dynamic_spans_is_a_mean_over_real_tokens() -> None:
     m = made(True, {"window": 8, "ramp": 2, "dynamic": True, "penalty": 3.0})
-    x, keep = text(6, rows=2), torch.ones(2, 6, dtype=torch.bool)
-    keep[0, :2] = keep[1, 3] = False
+    x, padding_mask = text(6, rows=2), torch.ones(2, 6, dtype=torch.bool)
+    padding_mask[0, :2] = padding_mask[1, 3] = False
     z = [
         8 / (1 + math.exp(-(w @ t + b).item()))
-        for row, real in zip(x, keep, strict=True)
+        for row, real in zip(x, padding_mask, strict=True)
         for t in row[real]
         for w, b in zip(m.spans_of.weight, m.spans_of.bias, strict=True)
     ]
-    close(m(x, mask=Mask(keep=keep)).losses["span"].item(), 3 * sum(z) / len(z))
+    close(m(x, mask=Mask(padding_mask=padding_mask)).losses["span"].item(), 3 * sum(z) / len(z))
 
 
 ROW = np.random.default_rng(0).integers(0, 11, 601).astype(np.uint8)

@@ -47,11 +47,11 @@ def draw(*shape, seed=1, scale=1.0, dtype=torch.float64):
 
 def holes(batch, length):
     """Row 0 padded left, inside and right; row 1 on the right; the others whole."""
-    keep = torch.ones(batch, length, dtype=torch.bool)
+    padding_mask = torch.ones(batch, length, dtype=torch.bool)
     if length > 3:
-        keep[0, :2] = keep[0, length // 2] = keep[0, -1] = False
-        keep[1, -2:] = False
-    return keep
+        padding_mask[0, :2] = padding_mask[0, length // 2] = padding_mask[0, -1] = False
+        padding_mask[1, -2:] = False
+    return padding_mask
 
 
 def close(a, b, tolerance=1e-12):
@@ -107,22 +107,27 @@ def test_a_picture_may_be_moved_on_a_larger_one():
     x = draw(1, 3, 4, WIDTH)
     seen = []
     for line, column in itertools.product((0, 2), (0, 3)):
-        canvas, keep = torch.full((1, 5, 7, WIDTH), math.nan).double(), torch.zeros(1, 5, 7).bool()
+        canvas, padding_mask = (
+            torch.full((1, 5, 7, WIDTH), math.nan).double(),
+            torch.zeros(1, 5, 7).bool(),
+        )
         canvas[:, line : line + 3, column : column + 4] = x
-        keep[:, line : line + 3, column : column + 4] = True
-        y = mixer(canvas.flatten(1, 2), mask=Mask(keep=keep.flatten(1), grid=(5, 7))).y
-        seen.append(y[keep.flatten(1)])
+        padding_mask[:, line : line + 3, column : column + 4] = True
+        y = mixer(
+            canvas.flatten(1, 2), mask=Mask(padding_mask=padding_mask.flatten(1), grid=(5, 7))
+        ).y
+        seen.append(y[padding_mask.flatten(1)])
     for y in (*seen, mixer(x.flatten(1, 2), mask=Mask(grid=(3, 4))).y[0]):
         close(y, seen[0])
 
 
 def test_a_picture_agrees_with_its_reference():
     mixer = build("aft-conv", {"kernel": 5, "dims": 2}, causal=False)
-    keep = holes(2, 24)
-    keep[1] = False
+    padding_mask = holes(2, 24)
+    padding_mask[1] = False
     x = draw(2, 24, WIDTH).requires_grad_()
-    for mask in (Mask(grid=(4, 6)), Mask(grid=(4, 6), keep=keep)):
-        real = 1.0 if mask.keep is None else keep[..., None].double()
+    for mask in (Mask(grid=(4, 6)), Mask(grid=(4, 6), padding_mask=padding_mask)):
+        real = 1.0 if mask.padding_mask is None else padding_mask[..., None].double()
         pair = [t * real for t in (mixer(x, mask=mask).y, mixer.reference(x, mask=mask))]
         close(*pair)
         inputs = [x, *mixer.parameters()]

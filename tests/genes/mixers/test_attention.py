@@ -90,11 +90,11 @@ def test_cross_attention_equals_torch_multihead(kdim, vdim):
     nn.init.normal_(theirs.in_proj_bias)
     ours = copied_from(theirs)
     x, keys, values = draw(2, 5, 12), draw(2, 7, kdim or 12), draw(2, 7, vdim or 12)
-    keep = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
-    expected, _ = theirs(x, keys, values, key_padding_mask=~keep, need_weights=False)
-    got = ours(x, context=(keys, values), mask=Mask(keep=keep)).y
+    padding_mask = torch.tensor([[True] * 7, [True] * 4 + [False] * 3])
+    expected, _ = theirs(x, keys, values, key_padding_mask=~padding_mask, need_weights=False)
+    got = ours(x, context=(keys, values), mask=Mask(padding_mask=padding_mask)).y
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
-    held = ours.read_context((keys, values), Mask(keep=keep))
+    held = ours.read_context((keys, values), Mask(padding_mask=padding_mask))
     torch.testing.assert_close(ours(x[:, 2:3], state=held).y, expected[:, 2:3], rtol=0, atol=1e-12)
 
 

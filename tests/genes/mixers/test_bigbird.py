@@ -46,9 +46,9 @@ def their_layer(length, size, count, seed):
     return BigBirdBlockSparseAttention(config, seed=seed).double()
 
 
-def their_output(theirs, x, keep):
+def their_output(theirs, x, padding_mask):
     blocked, band, rows, columns = BigBirdModel.create_masks_for_block_sparse_attn(
-        keep.double(), theirs.block_size
+        padding_mask.double(), theirs.block_size
     )
     y, _ = theirs(x, band, rows, columns, blocked, blocked)
     return y
@@ -86,10 +86,16 @@ def test_hugging_faces_layer_in_training(length, size, count, backend):
         theirs, random="release", random_blocks=count, seed=5, max_length=length, backend=backend,
         global_blocks=(0, length // size - 1),
     )  # fmt: skip
-    x, keep = draw(2, length, WIDTH).requires_grad_(), torch.ones(2, length, dtype=torch.bool)
-    keep[0, length - size - 1 :] = False
-    real, weight = keep[..., None], draw(2, length, WIDTH, seed=2) * keep[..., None]
-    expected, got = their_output(theirs, x, keep), mixer(x, mask=Mask(keep=keep)).y
+    x, padding_mask = (
+        draw(2, length, WIDTH).requires_grad_(),
+        torch.ones(2, length, dtype=torch.bool),
+    )
+    padding_mask[0, length - size - 1 :] = False
+    real, weight = padding_mask[..., None], draw(2, length, WIDTH, seed=2) * padding_mask[..., None]
+    expected, got = (
+        their_output(theirs, x, padding_mask),
+        mixer(x, mask=Mask(padding_mask=padding_mask)).y,
+    )
     close(got * real, expected * real, 1e-10)
     if length > 1000:
         return
@@ -105,8 +111,8 @@ def test_hugging_faces_layer_in_evaluation(backend):
     """There all random blocks are block 0, in every row but those of global blocks."""
     theirs = their_layer(64, 4, 3, seed=5).eval()
     mixer = copied(theirs, random="zeros", random_blocks=3, backend=backend)
-    x, keep = draw(2, 64, WIDTH), torch.ones(2, 64, dtype=torch.bool)
-    expected = their_output(theirs, x, keep)
+    x, padding_mask = draw(2, 64, WIDTH), torch.ones(2, 64, dtype=torch.bool)
+    expected = their_output(theirs, x, padding_mask)
     close(mixer(x).y, expected, 1e-10)
     assert not torch.allclose(copied(theirs, random_blocks=0)(x).y, expected, atol=1e-2)
 
@@ -195,9 +201,9 @@ CASES = [(o, c) for o in OPTIONS for c in (True, False)] + [(o, False) for o in 
 def test_units_and_graphs_are_the_definition(options, causal):
     """Rows of other lengths, one with holes, lengths that no block divides, gradients."""
     mixer = build(causal=causal, block_size=4, backend="blocked", **options)
-    keep = torch.ones(3, 61, dtype=torch.bool)
-    keep[0, 26:], keep[2, 7], keep[2, 58] = False, False, False
-    mask, found = Mask(keep=keep), []
+    padding_mask = torch.ones(3, 61, dtype=torch.bool)
+    padding_mask[0, 26:], padding_mask[2, 7], padding_mask[2, 58] = False, False, False
+    mask, found = Mask(padding_mask=padding_mask), []
     ways = [lambda x, mask: mixer(x, mask=mask).y, mixer.reference]
     if options.get("position") is None:
         torch._dynamo.reset()
@@ -205,7 +211,7 @@ def test_units_and_graphs_are_the_definition(options, causal):
         ways.append(lambda x, mask: compiled(x, mask=mask).y)
     for make in ways:
         x = draw(3, 61, WIDTH).requires_grad_()
-        y = make(x, mask=mask) * keep[..., None]
+        y = make(x, mask=mask) * padding_mask[..., None]
         loss = (y * draw(*y.shape, seed=2)).sum()
         found.append([y, *torch.autograd.grad(loss, [x, *mixer.parameters()])])
     for fast, literal, *graph in zip(*found, strict=True):
@@ -270,9 +276,9 @@ def test_tokens_in_front_carry_what_they_read_from_layer_to_layer():
         ).eval()
         one, two = model(tokens).logits[:, 0], model(other).logits[:, 0]
         assert torch.equal(one, two) != knows
-        keep = torch.ones(2, 32, dtype=torch.bool)
-        keep[0, 25:] = False
-        padded = model(tokens, mask=Mask(keep=keep)).logits[:1, :25]
+        padding_mask = torch.ones(2, 32, dtype=torch.bool)
+        padding_mask[0, 25:] = False
+        padded = model(tokens, mask=Mask(padding_mask=padding_mask)).logits[:1, :25]
         close(padded, model(tokens[:1, :25]).logits, 1e-5)
 
 

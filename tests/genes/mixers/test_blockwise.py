@@ -52,9 +52,9 @@ def test_a_causal_head_reads_the_block_so_far_back():
 
 def test_keys_that_are_padding_alone_give_zero():
     mixer, x = make(blocks=2, groups=(0, 3)), tokens(24)
-    keep = torch.ones(2, 24, dtype=torch.bool)
-    keep[:, 10:] = False
-    y = mixer(x, mask=Mask(keep=keep)).y
+    padding_mask = torch.ones(2, 24, dtype=torch.bool)
+    padding_mask[:, 10:] = False
+    y = mixer(x, mask=Mask(padding_mask=padding_mask)).y
     # the second block is padding, so the first sees nothing
     assert not y.any()
 

@@ -46,26 +46,32 @@ def test_scaled_rotations_count_the_real_tokens_alone(name, causal, scaling):
         case = Case(member, own, causal)
         mixer = case.mixer(float64)
         alone = [draw(1, n, WIDTH, seed=n) for n in (5, 9)]
-        x, keep = torch.full((2, 10, WIDTH), 9.0, dtype=float64), torch.zeros(2, 10).bool()
+        x, padding_mask = torch.full((2, 10, WIDTH), 9.0, dtype=float64), torch.zeros(2, 10).bool()
         for row, (text, places) in enumerate(zip(alone, ((1, 2, 4, 5, 6), range(9)), strict=True)):
-            x[row, list(places)], keep[row, list(places)] = text[0], True
-        for y in (mixer(x, mask=Mask(keep=keep)).y, mixer.reference(x, mask=Mask(keep=keep))):
+            x[row, list(places)], padding_mask[row, list(places)] = text[0], True
+        for y in (
+            mixer(x, mask=Mask(padding_mask=padding_mask)).y,
+            mixer.reference(x, mask=Mask(padding_mask=padding_mask)),
+        ):
             for row, text in enumerate(alone):
-                assert_close(y[row, keep[row]], mixer.reference(text)[0], **CLOSE)
+                assert_close(y[row, padding_mask[row]], mixer.reference(text)[0], **CLOSE)
 
 
 def test_pairs_beside_a_state_are_those_of_this_call():
     mixer = ef.create_mixer("attention", width=WIDTH, heads=3, causal=True).double()
     x = draw(2, 7, WIDTH)
     state = mixer(x[:, :4], state=mixer.init_state(2)).state
-    allowed, bias = draw(2, 1, 3, 3, seed=3) > -0.4, draw(3, 3, 3, seed=4)
-    allowed[..., torch.arange(3), torch.arange(3)] = True
+    attention_mask, bias = draw(2, 1, 3, 3, seed=3) > -0.4, draw(3, 3, 3, seed=4)
+    attention_mask[..., torch.arange(3), torch.arange(3)] = True
     wide = torch.ones(2, 1, 7, 7, dtype=torch.bool)
-    wide[..., 4:, 4:] = allowed
+    wide[..., 4:, 4:] = attention_mask
     added = torch.zeros(3, 7, 7, dtype=float64)
     added[:, 4:, 4:] = bias
-    expected = mixer(x, mask=Mask(allowed=wide, bias=added)).y[:, 4:]
-    assert_close(mixer(x[:, 4:], mask=Mask(allowed=allowed, bias=bias), state=state).y, expected)
+    expected = mixer(x, mask=Mask(attention_mask=wide, bias=added)).y[:, 4:]
+    assert_close(
+        mixer(x[:, 4:], mask=Mask(attention_mask=attention_mask, bias=bias), state=state).y,
+        expected,
+    )
 
 
 @pytest.mark.parametrize("memory", [None, "segment"])
@@ -75,10 +81,10 @@ def test_a_single_false_hides_this_call_and_not_the_past(memory):
     mixer = Case(member, own).mixer(float64)
     x = draw(1, 5, WIDTH)
     state = mixer(x[:, :4], state=mixer.init_state(1)).state
-    hidden = Mask(allowed=torch.zeros(1, 1, dtype=torch.bool))
+    hidden = Mask(attention_mask=torch.zeros(1, 1, dtype=torch.bool))
     wide = torch.ones(5, 5, dtype=torch.bool)
     wide[4, 4] = False
-    expected = mixer.reference(x, mask=Mask(allowed=wide))[:, 4:]
+    expected = mixer.reference(x, mask=Mask(attention_mask=wide))[:, 4:]
     assert_close(mixer(x[:, 4:], mask=hidden, state=state).y, expected, **CLOSE)
 
 
@@ -87,8 +93,10 @@ def test_pairs_of_another_shape_are_refused(shape):
     mixer = ef.create_mixer("attention", width=WIDTH, heads=3, causal=True).double()
     x = draw(2, 7, WIDTH)
     state = mixer(x[:, :4], state=mixer.init_state(2)).state
-    with pytest.raises(ShapeError, match=r"mask.allowed is .*\(2, 3, 3, 3\).*a state's are not"):
-        mixer(x[:, 4:], mask=Mask(allowed=torch.ones(shape, dtype=torch.bool)), state=state)
+    with pytest.raises(
+        ShapeError, match=r"mask.attention_mask is .*\(2, 3, 3, 3\).*a state's are not"
+    ):
+        mixer(x[:, 4:], mask=Mask(attention_mask=torch.ones(shape, dtype=torch.bool)), state=state)
     with pytest.raises(ShapeError, match=r"mask.bias is .*\(2, 3, 3, 3\)"):
         mixer(x[:, 4:], mask=Mask(bias=torch.zeros(shape)), state=state)
 
@@ -100,14 +108,16 @@ MEMORIES = [m for m in list_members() if m.genes["memory"].name is not None]
 def test_what_is_remembered_does_not_depend_on_ids_in_padding(member):
     for case in cases(member):
         mixer = case.mixer(float64)
-        x, keep = draw(2, 5, WIDTH), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
+        x, padding_mask = draw(2, 5, WIDTH), torch.tensor([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]]).bool()
         later = draw(2, 3, WIDTH, seed=5)
         ids = torch.tensor([[0, 0, 1, 1, 1], [0, 0, 0, 1, 1]])
         made = []
         for padding in (1, 0, 7):
-            documents = torch.where(keep, ids, padding)
+            documents = torch.where(padding_mask, ids, padding)
             state = mixer(x, state=mixer.init_state(2)).state
-            state = mixer(x, mask=Mask(keep=keep, documents=documents), state=state).state
+            state = mixer(
+                x, mask=Mask(padding_mask=padding_mask, documents=documents), state=state
+            ).state
             made.append(mixer(later, state=state).y)
         assert_close(made[0], made[1], **EXACT)
         assert_close(made[0], made[2], **EXACT)

@@ -63,7 +63,7 @@ def by_hand(mixer, x, mask):
         kinds = ["long"] * x.shape[1]
         if mask.global_tokens is not None:
             kinds = ["global" if flag else "long" for flag in mask.global_tokens[b]]
-        real = [True] * x.shape[1] if mask.keep is None else mask.keep[b].tolist()
+        real = [True] * x.shape[1] if mask.padding_mask is None else mask.padding_mask[b].tolist()
         ids = [-1] * x.shape[1] if mask.sentences is None else mask.sentences[b].tolist()
         documents = [0] * x.shape[1] if mask.documents is None else mask.documents[b].tolist()
         place = [
@@ -101,7 +101,7 @@ def between(length):
     torch.manual_seed(length)
     third = length // 3
     return Mask(
-        keep=torch.rand(2, length) < 0.8,
+        padding_mask=torch.rand(2, length) < 0.8,
         global_tokens=torch.rand(2, length) < 0.3,
         sentences=torch.randint(-1, 3, (2, length)),
         documents=torch.tensor([7] * third + [2] * (length - third)).expand(2, -1),
@@ -122,7 +122,7 @@ MASKS = {
     "one token": text(1, batch=2),
     "between, 7": between(7),
     "between, 23": between(23),
-    "padding alone": Mask(keep=torch.arange(9) % torch.tensor([[2], [5]]) != 1),
+    "padding alone": Mask(padding_mask=torch.arange(9) % torch.tensor([[2], [5]]) != 1),
 }
 
 
@@ -130,7 +130,7 @@ MASKS = {
 @pytest.mark.parametrize("kind", MASKS)
 def test_outputs_and_gradients_are_those_of_plain_loops(options, kind):
     mixer, mask = make(**{"radius": 2, "clip": 3, **options}), MASKS[kind]
-    x = tokens(2, (mask.keep if mask.sentences is None else mask.sentences).shape[1])
+    x = tokens(2, (mask.padding_mask if mask.sentences is None else mask.sentences).shape[1])
     y, expected = mixer(x, mask=mask).y, by_hand(mixer, x, mask)
     assert_close(y, expected)
     assert_close(mixer.reference(x, mask=mask), expected)
@@ -180,9 +180,14 @@ def test_dropout_takes_weights_of_both_sides_in_training_alone():
 @pytest.mark.parametrize("padding", [(), (13,), (3, 12, 13), (2, 3, 12, 13), (3, 9, 13), (0,)])
 def test_told_how_many_are_in_front_it_need_not_look(padding):
     mixer, x, mask = make(radius=2), tokens(2, 14), text(3, 2, 4, 1, batch=2)
-    keep = torch.ones(2, 14, dtype=torch.bool)
-    keep[0, list(padding)] = False
-    known = Mask(keep=keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=4)
+    padding_mask = torch.ones(2, 14, dtype=torch.bool)
+    padding_mask[0, list(padding)] = False
+    known = Mask(
+        padding_mask=padding_mask,
+        global_tokens=mask.global_tokens,
+        sentences=mask.sentences,
+        prefix=4,
+    )
     assert_close(mixer(x, mask=known).y, by_hand(mixer, x, known))
 
 
@@ -197,8 +202,10 @@ def test_units_of_any_size_give_the_same(options, kind, monkeypatch):
     elif kind == "alone":
         mask = None
     elif kind == "padded":
-        keep = torch.arange(29) < torch.tensor([[29], [17]])
-        mask = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=4)
+        padding_mask = torch.arange(29) < torch.tensor([[29], [17]])
+        mask = Mask(
+            padding_mask, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=4
+        )
     weight, inputs = tokens(2, 29, seed=5).detach(), [x, *mixer.parameters()]
     found = []
     for y in (mixer(x, mask=mask).y, mixer.reference(x, mask=mask)):
@@ -212,9 +219,11 @@ def test_units_of_any_size_give_the_same(options, kind, monkeypatch):
 @pytest.mark.parametrize("prefix", [None, 4])
 def test_what_stands_in_the_padding_never_matters(prefix):
     mixer, x, mask = make(radius=2), tokens(1, 14), text(3, 2, 4, 1)
-    keep = torch.arange(14)[None] < 12
-    known = Mask(keep, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=prefix)
-    filled = x.detach().masked_fill(~keep[..., None], math.nan)
+    padding_mask = torch.arange(14)[None] < 12
+    known = Mask(
+        padding_mask, global_tokens=mask.global_tokens, sentences=mask.sentences, prefix=prefix
+    )
+    filled = x.detach().masked_fill(~padding_mask[..., None], math.nan)
     for run in (lambda t: mixer(t, mask=known).y, lambda t: mixer.reference(t, mask=known)):
         assert_close(run(filled), run(x))
 

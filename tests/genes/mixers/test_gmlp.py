@@ -143,10 +143,10 @@ def test_a_token_reads_one_line_of_the_table(spatial, even):
     made = []
     for seen in (64, 512):
         mixer = create_mixer("gmlp", width=4, causal=True, max_length=600, spatial=spatial)
-        keep = torch.ones(2, seen, dtype=torch.bool)
-        keep[0, 0] = even
+        padding_mask = torch.ones(2, seen, dtype=torch.bool)
+        padding_mask[0, 0] = even
         state = mixer(
-            torch.randn(2, seen, 4), mask=Mask(keep=keep), state=mixer.init_state(2)
+            torch.randn(2, seen, 4), mask=Mask(padding_mask=padding_mask), state=mixer.init_state(2)
         ).state
         with Bytes() as counted:
             mixer(torch.randn(2, 1, 4), state=state)

@@ -234,17 +234,17 @@ def test_a_classifier_of_pictures_sees_rectangles_of_patches():
 @pytest.mark.parametrize("position", [None, "rope", "alibi"])
 def test_hidden_cells_of_a_picture_keep_the_places_of_the_others(position):
     mixer = build(dims=2, tile=(2, 3), flange=(1, 1), causal=False, position=position)
-    x, keep = (
+    x, padding_mask = (
         draw(2, 24, WIDTH),
         torch.rand(2, 24, generator=torch.Generator().manual_seed(3)) > 0.3,
     )
-    mask = Mask(keep=keep, grid=(4, 6))
+    mask = Mask(padding_mask=padding_mask, grid=(4, 6))
     assert_close(mixer(x, mask=mask).y, mixer.reference(x, mask=mask), rtol=0, atol=1e-12)
     shape = Mask(grid=(4, 6))
     assert_close(mixer(x, mask=shape).y, mixer.reference(x, mask=shape), rtol=0, atol=1e-12)
-    everything = Mask(keep=torch.ones_like(keep), grid=(4, 6))
+    everything = Mask(padding_mask=torch.ones_like(padding_mask), grid=(4, 6))
     assert_close(mixer(x, mask=everything).y, mixer(x, mask=shape).y)
-    changed = x + 100 * ~keep[..., None]
+    changed = x + 100 * ~padding_mask[..., None]
     assert_close(mixer(changed, mask=mask).y, mixer(x, mask=mask).y)
 
 

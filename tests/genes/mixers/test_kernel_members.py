@@ -67,16 +67,16 @@ def test_performer_pytorch_computes_the_same_both_ways(feature_map, rows):
 def test_a_context_read_once_serves_every_query(name, options):
     mixer = build(name, options, causal=False)
     x, context = draw(2, 5, WIDTH), draw(2, 9, WIDTH, seed=2)
-    keep = torch.ones(2, 9, dtype=torch.bool)
-    keep[0, 3] = keep[1, 7:] = False
-    for mask in (None, Mask(keep=keep)):
+    padding_mask = torch.ones(2, 9, dtype=torch.bool)
+    padding_mask[0, 3] = padding_mask[1, 7:] = False
+    for mask in (None, Mask(padding_mask=padding_mask)):
         expected = mixer.reference(x, context=context, mask=mask)
         close(mixer(x, context=context, mask=mask).y, expected)
         held = mixer.read_context(context, mask)
         steps = [mixer(x[:, t : t + 1], state=held).y for t in range(5)]
         close(torch.cat(steps, 1), expected)
         order = torch.randperm(9)
-        turned = None if mask is None else Mask(keep=keep[:, order])
+        turned = None if mask is None else Mask(padding_mask=padding_mask[:, order])
         close(mixer(x, context=context[:, order], mask=turned).y, expected)
     beams = held.reorder(torch.tensor([1, 1, 0]))
     close(mixer(x[[1, 1, 0]], state=beams).y, expected[[1, 1, 0]])
@@ -127,10 +127,10 @@ def test_weights_of_a_trace_are_those_of_the_output(name, options):
 )
 def test_with_many_rows_the_weights_of_a_trace_are_those_of_the_kernel(name, options):
     mixer, x = build(name, {"features": 40000, **options}), draw(2, 9, WIDTH) / 2
-    keep = torch.ones(2, 9, dtype=torch.bool)
-    keep[0, 0] = keep[0, 4] = False
+    padding_mask = torch.ones(2, 9, dtype=torch.bool)
+    padding_mask[0, 0] = padding_mask[0, 4] = False
     with trace(mixer) as seen:
-        mixer(x, mask=Mask(keep=keep))
+        mixer(x, mask=Mask(padding_mask=padding_mask))
     made, exact = seen[""]["weights"][0], seen[""]["exact"][0]
     assert (made - exact).abs().max() < 0.02
     assert (exact - exact.mean(1, keepdim=True)).abs().max() > 0.04
@@ -159,7 +159,7 @@ def test_training_s_cross_attention_reads_a_context_with_one_draw(name):
         "transformer", "seq2seq", width=12, heads=3, layers=1, vocabulary=20, cross=name
     ).train()
     inputs = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(0))
-    loss = model(inputs, targets=inputs, mask=Mask(keep=inputs > 3)).loss
+    loss = model(inputs, targets=inputs, mask=Mask(padding_mask=inputs > 3)).loss
     loss.backward()
     assert torch.isfinite(loss)
     cross = model.stack.blocks[0].cross

@@ -103,17 +103,17 @@ def test_dropout_falls_on_weights_of_slots_in_training_alone():
 def test_a_context_is_read_once_and_its_padding_never():
     mixer = build(k=6, bias=ALL_BIASES)
     x, context = draw(2, 5, WIDTH), draw(2, 11, WIDTH, seed=3)
-    keep = torch.ones(2, 11, dtype=torch.bool)
-    keep[1, [0, 4, 9, 10]] = False
-    y = mixer(x, context=context, mask=Mask(keep=keep)).y
-    close(y[1:], mixer(x[1:], context=context[1:, keep[1]]).y)
-    close(y, mixer.reference(x, context=context, mask=Mask(keep=keep)))
-    noise = torch.where(keep[..., None], context, math.nan)
-    close(mixer(x, context=noise, mask=Mask(keep=keep)).y, y)
-    held = mixer.read_context(context, Mask(keep=keep))
+    padding_mask = torch.ones(2, 11, dtype=torch.bool)
+    padding_mask[1, [0, 4, 9, 10]] = False
+    y = mixer(x, context=context, mask=Mask(padding_mask=padding_mask)).y
+    close(y[1:], mixer(x[1:], context=context[1:, padding_mask[1]]).y)
+    close(y, mixer.reference(x, context=context, mask=Mask(padding_mask=padding_mask)))
+    noise = torch.where(padding_mask[..., None], context, math.nan)
+    close(mixer(x, context=noise, mask=Mask(padding_mask=padding_mask)).y, y)
+    held = mixer.read_context(context, Mask(padding_mask=padding_mask))
     close(torch.cat([mixer(part, state=held).y for part in x.split(2, 1)], 1), y)
     twice = (context, context.clone())
-    close(mixer(x, context=twice, mask=Mask(keep=keep)).y, y)
+    close(mixer(x, context=twice, mask=Mask(padding_mask=padding_mask)).y, y)
 
 
 def test_the_weights_of_slots_can_be_looked_at():

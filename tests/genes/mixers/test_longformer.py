@@ -49,10 +49,10 @@ def copy_in(mixer, theirs, names=PARTS):
 # implementations that no one here wrote
 
 
-def their_masks(keep, marked):
+def their_masks(padding_mask, marked):
     """What transformers' layers take beside the tokens."""
-    mask = torch.zeros(keep.shape, dtype=torch.float64)
-    mask = mask.masked_fill(marked, 10000.0).masked_fill(~keep, -10000.0)
+    mask = torch.zeros(padding_mask.shape, dtype=torch.float64)
+    mask = mask.masked_fill(marked, 10000.0).masked_fill(~padding_mask, -10000.0)
     return {
         "attention_mask": mask, "is_index_masked": mask < 0, "is_index_global_attn": mask > 0,
         "is_global_attn": bool((mask > 0).any()),
@@ -73,11 +73,11 @@ def test_hugging_faces_layer(tokens, backend):
     copy_in(mixer, theirs)
     mixer.out.weight.data = torch.eye(WIDTH).double()
     x, marked = draw(2, 24, WIDTH).requires_grad_(), flags(24, *tokens)
-    keep = torch.ones(2, 24, dtype=torch.bool)
-    keep[0, 22:] = False
-    for real in (keep, torch.ones_like(keep)):
+    padding_mask = torch.ones(2, 24, dtype=torch.bool)
+    padding_mask[0, 22:] = False
+    for real in (padding_mask, torch.ones_like(padding_mask)):
         (expected,) = theirs(x, **their_masks(real, marked))
-        got = mixer(x, mask=Mask(keep=real, global_tokens=marked)).y
+        got = mixer(x, mask=Mask(padding_mask=real, global_tokens=marked)).y
         close(got * real[..., None], expected * real[..., None], 1e-6)
     # row by row, since their gradients are NaN where rows have different numbers of global tokens
     for row in range(2):
@@ -108,8 +108,8 @@ def test_the_encoder_of_led():
     mixer = build(window=6, bias=ALL)
     copy_in(mixer, theirs.longformer_self_attn)
     mixer.out.load_state_dict(theirs.output.state_dict())
-    x, marked, keep = draw(2, 18, WIDTH), flags(18, (0,), (0, 1)), torch.ones(2, 18).bool()
-    expected = theirs(x, **their_masks(keep, marked))[0]
+    x, marked, padding_mask = draw(2, 18, WIDTH), flags(18, (0,), (0, 1)), torch.ones(2, 18).bool()
+    expected = theirs(x, **their_masks(padding_mask, marked))[0]
     close(mixer(x, mask=Mask(global_tokens=marked)).y, expected, 1e-6)
 
 
@@ -125,13 +125,13 @@ def test_units_are_the_definition_with_other_global_tokens_in_every_row(causal, 
     options = {"window": (6, 10, 0), "dilation": (1, 3, 1), "position": position}
     mixer = build(causal=causal, **options, backend="blocked")
     rows = ((2, 36), (0, 1, 2, 20, 21), (2, 36))
-    keep = torch.ones(3, 41, dtype=torch.bool)
-    keep[0, 38:], keep[1, 5], keep[2, 36] = False, False, False
-    mask = Mask(keep=keep, global_tokens=flags(41, *rows))
+    padding_mask = torch.ones(3, 41, dtype=torch.bool)
+    padding_mask[0, 38:], padding_mask[1, 5], padding_mask[2, 36] = False, False, False
+    mask = Mask(padding_mask=padding_mask, global_tokens=flags(41, *rows))
     found = []
     for make in (lambda x, mask: mixer(x, mask=mask).y, mixer.reference):
         x = draw(3, 41, WIDTH).requires_grad_()
-        y = make(x, mask=mask) * keep[..., None]
+        y = make(x, mask=mask) * padding_mask[..., None]
         inputs = [x, *mixer.parameters()]
         made = torch.autograd.grad(
             (y * draw(*y.shape, seed=2)).sum(), inputs, materialize_grads=True
@@ -236,14 +236,14 @@ def test_the_token_that_a_classifier_reads_is_global(pooling):
         pooling=pooling,
     ).eval()  # fmt: skip
     tokens = torch.randint(0, 20, (2, 9))
-    keep = torch.ones(2, 9, dtype=torch.bool)
-    keep[0, :2] = keep[0, 7:] = False
+    padding_mask = torch.ones(2, 9, dtype=torch.bool)
+    padding_mask[0, :2] = padding_mask[0, 7:] = False
     other = torch.where(torch.arange(9) == 5, (tokens + 1) % 20, tokens)
-    mask = Mask(keep=keep)
+    mask = Mask(padding_mask=padding_mask)
     assert not torch.allclose(model(tokens, mask=mask).logits, model(other, mask=mask).logits)
     alone = model(tokens[:1, 2:7]).logits
     close(model(tokens, mask=mask).logits[:1], alone, 1e-5)
-    nowhere = Mask(keep=keep, global_tokens=torch.zeros(2, 9, dtype=torch.bool))
+    nowhere = Mask(padding_mask=padding_mask, global_tokens=torch.zeros(2, 9, dtype=torch.bool))
     same = torch.equal(model(tokens, mask=nowhere).logits, model(other, mask=nowhere).logits)
     assert same == (pooling == "first")
 

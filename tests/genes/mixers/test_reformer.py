@@ -50,11 +50,13 @@ def test_given_buckets_the_tiles_are_the_softmax_over_what_the_rounds_show(patte
     for length, rounds in ((1, 2), (12, 1), (17, 3)):
         qk, v = (draw(2, 2, length, 5, seed=s).requires_grad_() for s in (1, 2))
         buckets = drawn_buckets(2, 2, rounds, length)
-        keep = torch.ones(2, length, dtype=torch.bool)
-        keep[0, length // 2 : length // 2 + 3] = False
-        for real in (None, keep):
-            fast = ef.functional.lsh_attention(qk, v, buckets, pattern, keep=real, scale=0.7)
-            slow = ef.reference.lsh_attention(qk, v, buckets, pattern, keep=real, scale=0.7)
+        padding_mask = torch.ones(2, length, dtype=torch.bool)
+        padding_mask[0, length // 2 : length // 2 + 3] = False
+        for real in (None, padding_mask):
+            fast = ef.functional.lsh_attention(
+                qk, v, buckets, pattern, padding_mask=real, scale=0.7
+            )
+            slow = ef.reference.lsh_attention(qk, v, buckets, pattern, padding_mask=real, scale=0.7)
             torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
             weight = draw(*v.shape, seed=3)
             got = torch.autograd.grad((fast * weight).sum(), (qk, v), allow_unused=True)
@@ -143,18 +145,20 @@ STATES = [
 @pytest.mark.parametrize("padded", [False, True])
 def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded):
     mixer, x = make(**options), draw(2, 23, WIDTH)
-    keep = torch.ones(2, 23, dtype=torch.bool)
+    padding_mask = torch.ones(2, 23, dtype=torch.bool)
     if padded:
-        keep[0, 0] = keep[0, 9] = False
+        padding_mask[0, 0] = padding_mask[0, 9] = False
     state, start = mixer.init_state(2), 0
     for piece in (7, 1, 1, 1, 2, 6, 1, 4):
         now, start = slice(start, start + piece), start + piece
-        mask = Mask(keep=keep[:, now]) if padded else None
+        mask = Mask(padding_mask=padding_mask[:, now]) if padded else None
         y, state, _ = mixer(x[:, now], mask=mask, state=state)
-        so_far = mixer(x[:, :start], mask=Mask(keep=keep[:, :start]) if padded else None).y
+        so_far = mixer(
+            x[:, :start], mask=Mask(padding_mask=padding_mask[:, :start]) if padded else None
+        ).y
         torch.testing.assert_close(y, so_far[:, now], rtol=0, atol=1e-12)
-    assert state.seen.tolist() == keep.sum(1).tolist()
-    extended = mixer.append(x, mask=Mask(keep=keep), state=mixer.init_state(2))
+    assert state.seen.tolist() == padding_mask.sum(1).tolist()
+    extended = mixer.append(x, mask=Mask(padding_mask=padding_mask), state=mixer.init_state(2))
     for row in range(2):
         # padding has slots too, but nobody reads them
         one, other = (s.buckets[row][..., s.held.slots()[0][row]] for s in (extended, state))
@@ -194,8 +198,8 @@ def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
 
 def test_by_bucket_the_first_real_token_gets_its_own_value():
     mixer, x = make(decode="bucket"), draw(2, 6, WIDTH)
-    keep = torch.tensor([[False, False, False], [False, True, True]])
-    state = mixer(x[:, :3], mask=Mask(keep=keep), state=mixer.init_state(2)).state
+    padding_mask = torch.tensor([[False, False, False], [False, True, True]])
+    state = mixer(x[:, :3], mask=Mask(padding_mask=padding_mask), state=mixer.init_state(2)).state
     y = mixer(x[:, 3:], state=state).y
     torch.testing.assert_close(y[0, 0], mixer.out(mixer.value(x[0, 3])))
     assert (y[1, 0] - mixer.out(mixer.value(x[1, 3]))).abs().max() > 1e-3

@@ -43,14 +43,14 @@ def test_hugging_faces_layer(causal, rounds):
     torch.manual_seed(0)
     theirs = LSHSelfAttention(their_config(causal, rounds), layer_idx=0).double().eval()
     mixer = copied(theirs, causal, rounds)
-    keep = torch.ones(2, 24, dtype=torch.bool)
-    keep[0, 22:] = False
-    for real in (None, keep):
+    padding_mask = torch.ones(2, 24, dtype=torch.bool)
+    padding_mask[0, 22:] = False
+    for real in (None, padding_mask):
         x = torch.randn(2, 24, WIDTH, dtype=torch.float64).requires_grad_()
         seen = torch.ones(2, 24, 1).double() if real is None else real[..., None].double()
         expected = theirs(x, attention_mask=real)
         with repeat_choices([expected.buckets]):
-            got = mixer(x, mask=None if real is None else Mask(keep=real)).y
+            got = mixer(x, mask=None if real is None else Mask(padding_mask=real)).y
         torch.testing.assert_close(got * seen, expected.hidden_states * seen, rtol=0, atol=1e-11)
         weight = torch.randn_like(got) * seen
         inputs = (x, *theirs.parameters())

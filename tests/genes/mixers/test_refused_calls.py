@@ -30,16 +30,16 @@ CALLS: dict[str, tuple[Callable[[], tuple[torch.Tensor, Mask | None]], str]] = {
     "another width": (lambda: (torch.randn(2, 8, 6), None), r"x of width=16, not \(2, 8, 6\)"),
     "whole numbers": (lambda: (torch.ones(2, 8, 16).long(), None), "embed tokens first"),
     "flags as floats": (
-        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(2, 8))),
-        "mask.keep is \\(2, 8\\) float32",
+        lambda: (torch.randn(2, 8, 16), Mask(padding_mask=torch.ones(2, 8))),
+        "mask.padding_mask is \\(2, 8\\) float32",
     ),
     "flags of another length": (
-        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(2, 7).bool())),
-        "mask.keep is \\(2, 7\\) bool",
+        lambda: (torch.randn(2, 8, 16), Mask(padding_mask=torch.ones(2, 7).bool())),
+        "mask.padding_mask is \\(2, 7\\) bool",
     ),
     "flags of one row": (
-        lambda: (torch.randn(2, 8, 16), Mask(keep=torch.ones(1, 8).bool())),
-        "mask.keep is \\(1, 8\\) bool",
+        lambda: (torch.randn(2, 8, 16), Mask(padding_mask=torch.ones(1, 8).bool())),
+        "mask.padding_mask is \\(1, 8\\) bool",
     ),
     "numbers of another length": (
         lambda: (torch.randn(2, 8, 16), Mask(documents=torch.zeros(2, 7).long())),

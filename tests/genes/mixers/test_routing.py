@@ -45,11 +45,11 @@ def test_the_function_equals_the_definition_with_gradients(routing, sizes, padde
     q, k, v, q_scores, k_scores = problem(length)
     if routing in ("strict", "prefix"):
         k, k_scores = q, q_scores
-    keep = None
+    padding_mask = None
     if padded:
-        keep = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
+        padding_mask = torch.rand(2, length, generator=torch.Generator().manual_seed(1)) > 0.3
     inputs = [t.clone().requires_grad_() for t in (q, k, v)]
-    how = {"window": window, "routing": routing, "keep": keep}
+    how = {"window": window, "routing": routing, "padding_mask": padding_mask}
     got = functional.routing_attention(*inputs, q_scores, k_scores, **how)
     expected = reference.routing_attention(*inputs, q_scores, k_scores, **how)
     close(got, expected)
@@ -105,8 +105,8 @@ def test_a_state_is_of_constant_size_and_a_token_of_constant_cost(routing):
 def test_who_meets_whom_is_a_choice_that_a_second_computation_repeats(routing, padded):
     q, k, v, q_scores, k_scores = problem()
     other = (problem(seed=20)[n] for n in (3, 4))
-    keep = torch.arange(37) < torch.tensor([[37], [30]]) if padded else None
-    how = {"window": 5, "routing": routing, "keep": keep}
+    padding_mask = torch.arange(37) < torch.tensor([[37], [30]]) if padded else None
+    how = {"window": 5, "routing": routing, "padding_mask": padding_mask}
     with keep_choices() as choices:
         expected = functional.routing_attention(q, k, v, q_scores, k_scores, **how)
     assert choices
@@ -135,8 +135,8 @@ def test_losses_are_of_the_centroids_that_were_chosen(causal):
 
 def test_the_mean_distance_of_the_commitment_leaves_padding_out():
     mixer = build().train()
-    x, keep = draw(1, 9, 16), torch.tensor([[True] * 4 + [False] * 5])
-    got = mixer(x, mask=Mask(keep=keep)).losses["commitment"]
+    x, padding_mask = draw(1, 9, 16), torch.tensor([[True] * 4 + [False] * 5])
+    got = mixer(x, mask=Mask(padding_mask=padding_mask)).losses["commitment"]
     close(got, mixer(x[:, :4]).losses["commitment"])
 
 
@@ -255,9 +255,9 @@ def test_of_equal_tokens_the_first_are_chosen_wherever_they_stand(own, causal, s
     among = torch.cat((torch.randn(3, 23, 12, generator=generator).double(), text))
     torch.testing.assert_close(mixer(among).y[3:], expected)
     at = torch.randperm(31, generator=generator)[:23].sort().values
-    x, keep = torch.full((1, 31, 12), 9.0).double(), torch.zeros(1, 31, dtype=torch.bool)
-    x[0, at], keep[0, at] = text[0], True
-    torch.testing.assert_close(mixer(x, mask=Mask(keep=keep)).y[:, at], expected)
+    x, padding_mask = torch.full((1, 31, 12), 9.0).double(), torch.zeros(1, 31, dtype=torch.bool)
+    x[0, at], padding_mask[0, at] = text[0], True
+    torch.testing.assert_close(mixer(x, mask=Mask(padding_mask=padding_mask)).y[:, at], expected)
     if causal and own.get("routing") != "paper":
         state, parts = mixer.init_state(1), []
         for a, b in ((0, 5), (5, 6), (6, 17), (17, 23)):
@@ -308,20 +308,22 @@ def test_a_step_in_reserved_room_writes_one_member_and_leaves_older_states_as_th
 def test_rows_of_different_lengths_step_as_each_alone(local):
     """Rows end, or begin later, beside rows that go on."""
     mixer = build(clusters=2, window=3, local_heads=local).eval()
-    keep = torch.rand(3, 50, generator=torch.Generator().manual_seed(3)) < 0.7
+    padding_mask = torch.rand(3, 50, generator=torch.Generator().manual_seed(3)) < 0.7
     x = draw(3, 50, 16)
     with torch.no_grad():
         for reserved in (False, True):
             state = mixer.init_state(3)
             state, ys = state.reserve(9) if reserved else state, []
             for n in range(50):
-                out = mixer(x[:, n : n + 1], mask=Mask(keep=keep[:, n : n + 1]), state=state)
+                out = mixer(
+                    x[:, n : n + 1], mask=Mask(padding_mask=padding_mask[:, n : n + 1]), state=state
+                )
                 ys.append(out.y)
                 state = out.state
                 if n == 30:
                     state = state.reorder(torch.tensor([0, 1, 2]))
-            close(torch.cat(ys, 1), mixer(x, mask=Mask(keep=keep)).y)
-            assert torch.equal(state.seen, keep.sum(1))
+            close(torch.cat(ys, 1), mixer(x, mask=Mask(padding_mask=padding_mask)).y)
+            assert torch.equal(state.seen, padding_mask.sum(1))
 
 
 @pytest.mark.full("the compiler works for seconds")

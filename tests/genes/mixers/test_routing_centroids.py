@@ -11,10 +11,10 @@ from everyformer.engines.content.centroids import Centroids
 from helpers import close, draw
 
 
-def counted(centroids, x, labels, keep=None):
+def counted(centroids, x, labels, padding_mask=None):
     """One pass with a gradient."""
     y = x.clone().requires_grad_() * 2
-    centroids.count(y, x, labels, keep)
+    centroids.count(y, x, labels, padding_mask)
     y.sum().backward()
 
 
@@ -22,12 +22,12 @@ def test_averages_have_their_closed_form_after_equal_batches():
     centroids = Centroids(2, 3, 4, decay=0.9).double()
     start, eps = centroids.means.clone(), centroids.eps
     x, labels = draw(2, 2, 11, 4), torch.randint(0, 3, (2, 2, 11))
-    keep = torch.ones(2, 11, dtype=torch.bool)
-    keep[1, 6:] = False
+    padding_mask = torch.ones(2, 11, dtype=torch.bool)
+    padding_mask[1, 6:] = False
     for _ in range(7):
-        counted(centroids, x, labels, keep)
+        counted(centroids, x, labels, padding_mask)
         centroids.settle()
-    one = F.one_hot(labels, 3).double() * keep[:, None, :, None]
+    one = F.one_hot(labels, 3).double() * padding_mask[:, None, :, None]
     left = 0.9**7
     sums = left * start + (1 - left) * torch.einsum("bhlk,bhld->hkd", one, x)
     counts = left + (1 - left) * one.sum((0, 2))
@@ -145,9 +145,9 @@ def test_a_step_that_was_counted_is_saved_with_the_weights():
 
 def test_padding_does_not_move_centroids():
     x, found = draw(2, 9, 16), []
-    keep = torch.ones(2, 9, dtype=torch.bool)
-    keep[:, 5:] = False
-    for rows, mask in ((x, Mask(keep=keep)), (x[:, :5], None)):
+    padding_mask = torch.ones(2, 9, dtype=torch.bool)
+    padding_mask[:, 5:] = False
+    for rows, mask in ((x, Mask(padding_mask=padding_mask)), (x[:, :5], None)):
         mixer = build().train()
         mixer(rows, mask=mask).y[:, :5].sum().backward()
         torch.optim.SGD(mixer.parameters(), lr=0.1).step()

@@ -20,12 +20,12 @@ CHOSEN = {
 """tokens of two rows, or of one"""
 MASKS: dict[str, Any] = {
     "bare": lambda: None,
-    "padded": lambda: Mask(keep=torch.arange(LENGTH)[None] >= torch.tensor([[2], [0]])),
+    "padded": lambda: Mask(padding_mask=torch.arange(LENGTH)[None] >= torch.tensor([[2], [0]])),
     "packed": lambda: Mask(documents=torch.tensor([[5, 5, 5, 1, 1, 1, 1, 2, 2]] * 2)),
     "pairs": lambda: Mask(
-        allowed=draw(2, 1, LENGTH, LENGTH) > -1, bias=draw(3, LENGTH, LENGTH, seed=2)
+        attention_mask=draw(2, 1, LENGTH, LENGTH) > -1, bias=draw(3, LENGTH, LENGTH, seed=2)
     ),
-    "keys": lambda: Mask(allowed=draw(1, LENGTH) > -1),
+    "keys": lambda: Mask(attention_mask=draw(1, LENGTH) > -1),
 }
 """masks of two rows"""
 SCALING = {"kind": "dynamic", "factor": 3.0, "original_length": 2}
@@ -54,8 +54,8 @@ def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, r
     got = mixer.answer(x, chosen, given, None).y
     expected = chosen.pick(mixer(x, mask=given).y)
     real = chosen.real
-    if given is not None and given.keep is not None:
-        real = chosen.pick(given.keep)
+    if given is not None and given.padding_mask is not None:
+        real = chosen.pick(given.padding_mask)
     close(got[real], expected[real])
 
 
@@ -67,8 +67,8 @@ def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:
     before = mixer(draw(2, 4, WIDTH, seed=3), state=mixer.init_state(2)).state
     got, whole = mixer.answer(x, chosen, given, before), mixer(x, mask=given, state=before)
     real = chosen.real
-    if given is not None and given.keep is not None:
-        real = chosen.pick(given.keep)
+    if given is not None and given.padding_mask is not None:
+        real = chosen.pick(given.padding_mask)
     close(got.y[real], chosen.pick(whole.y)[real])
     assert got.state.keys.shape == whole.state.keys.shape
     later = draw(2, 2, WIDTH, seed=4)

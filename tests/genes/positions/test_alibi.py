@@ -195,16 +195,16 @@ def test_heads_of_a_mixed_layer_keep_their_slopes():
 def test_bloom_with_our_slopes_gives_its_own_attention():
     bloom = pytest.importorskip("transformers.models.bloom.modeling_bloom")
     torch.manual_seed(0)
-    keep = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])
-    table = bloom.build_alibi_tensor(keep, 3, torch.float64).view(2, 3, 1, 7)
+    padding_mask = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7])
+    table = bloom.build_alibi_tensor(padding_mask, 3, torch.float64).view(2, 3, 1, 7)
     q, k, v = (torch.randn(2, 3, 7, 4).double() for _ in range(3))
-    hidden = ~(keep[:, None, None, :].bool() & torch.ones(7, 7).bool().tril())
+    hidden = ~(padding_mask[:, None, None, :].bool() & torch.ones(7, 7).bool().tril())
     theirs = torch.where(hidden, -math.inf, table)
-    positions = (keep.cumsum(1) - 1).clamp(min=0)
+    positions = (padding_mask.cumsum(1) - 1).clamp(min=0)
     ours = bias(Alibi(width=12, heads=3), positions, positions, torch.float64)
     ours = ours.masked_fill(hidden, -math.inf)
     got, expected = (softmax_attention(q, k, v, Visibility(mask=m)) for m in (ours, theirs))
-    real = keep.bool()
+    real = padding_mask.bool()
     torch.testing.assert_close(got.transpose(1, 2)[real], expected.transpose(1, 2)[real])
 
 

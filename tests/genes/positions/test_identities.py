@@ -97,13 +97,13 @@ def test_a_common_shift_changes_nothing_where_distances_alone_are_seen(
     name, options, relative, blind, holes
 ):
     made, tokens = model(name, options), text()
-    keep = torch.ones(2, LENGTH, dtype=torch.bool)
-    keep[0, :2] = keep[1, 5] = False
-    mask = Mask(keep=keep) if holes else None
+    padding_mask = torch.ones(2, LENGTH, dtype=torch.bool)
+    padding_mask[0, :2] = padding_mask[1, 5] = False
+    mask = Mask(padding_mask=padding_mask) if holes else None
     start = made.init_state(2, dtype=torch.float64)
     moved = start.map(lambda t, _: t + 17 if t.dtype == torch.long and t.dim() == 1 else t)
-    first = made(tokens, mask=mask, state=start).logits[keep]
-    second = made(tokens, mask=mask, state=moved).logits[keep]
+    first = made(tokens, mask=mask, state=start).logits[padding_mask]
+    second = made(tokens, mask=mask, state=moved).logits[padding_mask]
     if relative:
         torch.testing.assert_close(second, first)
     else:

@@ -160,13 +160,13 @@ def inputs_of(model, length=9):
     if kind == "vit":
         return {"pixel_values": torch.rand(2, 3, 8, 8, generator=generator)}
     tokens = torch.randint(3, 22, (2, length), generator=generator)
-    keep = torch.ones_like(tokens)
+    padding_mask = torch.ones_like(tokens)
     scaled = getattr(model.config, "rope_parameters", {}).get("rope_type", "default") != "default"
     if kind != "big_bird" and not scaled:
         # theirs have the last block, and what rotations are scaled by, of the padded batch
-        keep[1, 6:] = 0
-    tokens[keep == 0] = model.config.pad_token_id or 0
-    inputs = {"input_ids": tokens, "attention_mask": keep}
+        padding_mask[1, 6:] = 0
+    tokens[padding_mask == 0] = model.config.pad_token_id or 0
+    inputs = {"input_ids": tokens, "attention_mask": padding_mask}
     if kind in ("bert", "roberta", "longformer", "big_bird"):
         inputs["token_type_ids"] = (torch.arange(length) > 3).long().expand(2, -1)
     if kind == "marian":
@@ -177,7 +177,7 @@ def inputs_of(model, length=9):
 def our_logits(model, inputs, marked=None):
     if "pixel_values" in inputs:
         return model(inputs["pixel_values"]).logits
-    mask = Mask(keep=inputs["attention_mask"].bool(), global_tokens=marked)
+    mask = Mask(padding_mask=inputs["attention_mask"].bool(), global_tokens=marked)
     more = {"types": inputs["token_type_ids"]} if "token_type_ids" in inputs else {}
     if "decoder_input_ids" in inputs:
         more["prefix"] = inputs["decoder_input_ids"]

@@ -65,7 +65,7 @@ def told(theirs: Any, given: dict[str, Tensor]) -> list[Tensor]:
 
 def said(ours: Any, given: dict[str, Tensor]) -> list[Tensor]:
     rest = {name: t for name, t in given.items() if name != "states"}
-    mask = Mask(keep=KEEP)
+    mask = Mask(padding_mask=KEEP)
     with torch.no_grad():
         actions = ours(given["states"], mask=mask, **rest).logits
         read = (given[name] for name in ("states", "returns", "actions", "timesteps"))
@@ -125,7 +125,7 @@ def test_a_model_of_ours_predicts_there_what_it_does_here(tmp_path: Path) -> Non
     }
     rest = {name: t for name, t in given.items() if name != "states"}
     with torch.no_grad():
-        actions = ours(given["states"], mask=Mask(keep=KEEP), **rest).logits[KEEP]
+        actions = ours(given["states"], mask=Mask(padding_mask=KEEP), **rest).logits[KEEP]
     close(actions, middle + half * told(theirs, there)[1])
     back, _ = import_checkpoint(tmp_path / "theirs")
     both = [type(one.config).settled(to_dict(one.config)) for one in (back, ours)]

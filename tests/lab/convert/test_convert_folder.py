@@ -182,16 +182,18 @@ def _missing(*_: Any) -> None:
 def test_positions_count_real_tokens_wherever_the_padding_is(name: str, tmp_path: Path) -> None:
     """As RoBERTa's do there; the others' do where they are told the positions."""
     theirs, ours = theirs_of(tmp_path, name), import_checkpoint(tmp_path).model
-    keep = torch.arange(9)[None] >= 3
-    tokens = torch.where(keep, torch.arange(9)[None] + 5, theirs.config.pad_token_id or 0)
-    given: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": keep.long()}
-    places = {"position_ids": (keep.cumsum(1) - 1).clamp(min=0)}
+    padding_mask = torch.arange(9)[None] >= 3
+    tokens = torch.where(padding_mask, torch.arange(9)[None] + 5, theirs.config.pad_token_id or 0)
+    given: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": padding_mask.long()}
+    places = {"position_ids": (padding_mask.cumsum(1) - 1).clamp(min=0)}
     places = {} if "Roberta" in name else places
     with torch.no_grad():
-        got = ours(tokens, mask=Mask(keep=keep)).logits[keep]
-        torch.testing.assert_close(got, theirs(**given, **places).logits[keep], rtol=0, atol=1e-5)
+        got = ours(tokens, mask=Mask(padding_mask=padding_mask)).logits[padding_mask]
+        torch.testing.assert_close(
+            got, theirs(**given, **places).logits[padding_mask], rtol=0, atol=1e-5
+        )
         if places:
-            assert (got - theirs(**given).logits[keep]).abs().max() > 1e-3
+            assert (got - theirs(**given).logits[padding_mask]).abs().max() > 1e-3
 
 
 # Files

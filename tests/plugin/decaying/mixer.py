@@ -62,7 +62,7 @@ class Decay(RowMixer):
     name = "decay"
     trials = Trials(variants=({}, {"start": 0.9}), limits=limits)
     states = (DecayState,)
-    supported_masks = frozenset({"keep", "documents"})
+    supported_masks = frozenset({"padding_mask", "documents"})
     Options = DecayOptions
 
     def __init__(

@@ -23,7 +23,7 @@ _KINDS = {"float": "float32"}
 
 
 class FileModule(nn.Module):
-    """A program of one input, and of ``keep`` and ``types`` where everyformer
+    """A program of one input, and of ``padding_mask`` and ``types`` where everyformer
     wrote it: all is real where nothing is said, and of type 0."""
 
     def __init__(self, path: Path, names: list[str], about: str) -> None:
@@ -33,15 +33,15 @@ class FileModule(nn.Module):
         self.text = known.get("text")
         """vocabulary, and whether it is causal; of other programs nothing is known"""
         others = bool(known) and not self.text
-        if names[1:] not in ([], ["keep"], ["keep", "types"]) or others:
+        if names[1:] not in ([], ["padding_mask"], ["padding_mask", "types"]) or others:
             raise ConfigError(
                 f"the program of '{path}' reads {', '.join(names)}: expected one input, of token "
                 "ids or float32 (and of everyformer's own, of text, keep and types)"
             )
 
-    def given(self, x: Tensor, keep: Tensor | None) -> dict[str, Tensor]:
+    def given(self, x: Tensor, padding_mask: Tensor | None) -> dict[str, Tensor]:
         """All inputs by name."""
-        real = torch.ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        real = torch.ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
         x = x.float() if x.is_floating_point() else x
         return dict(zip(self.names, (x, real, 0 * real.long()), strict=False))
 
@@ -58,9 +58,9 @@ class OnnxModule(FileModule):
         super().__init__(Path(path), [one.name for one in reads], about.get("everyformer", ""))
         self.session, self.reads, self.width = session, reads, reads[0].shape[-1]
 
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, ...]:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> tuple[Tensor, ...]:
         """All outputs of the graph."""
-        given = self.given(x, keep)
+        given = self.given(x, padding_mask)
         kinds = {one.name: one.type.removeprefix("tensor(")[:-1] for one in self.reads}
         fed = {n: given[n].numpy().astype(_KINDS.get(kind, kind)) for n, kind in kinds.items()}
         return tuple(map(torch.from_numpy, self.session.run(None, fed)))
@@ -78,9 +78,9 @@ class ProgramModule(FileModule):
         super().__init__(Path(path), [*places, *spec.child(1).context], about["everyformer"])
         self.program = program.module()
 
-    def forward(self, x: Tensor, keep: Tensor | None = None) -> Any:
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """The outputs of the program."""
-        given = self.given(x, keep)
+        given = self.given(x, padding_mask)
         names, words = self.names[: self.count], self.names[self.count :]
         return self.program(*map(given.get, names), **{word: given[word] for word in words})
 

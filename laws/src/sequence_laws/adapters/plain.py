@@ -29,14 +29,15 @@ class UnreadError(ConfigError):
 class Plain(Subject):
     """A module that may take a mask and a cache beside its inputs, by the usual names.
 
-    ``mask`` or ``keep`` (B, L) is True at what is real. A ``cache`` or ``state`` of None begins,
+    ``mask`` or ``padding_mask`` (B, L) is True at what is real. A ``cache`` or ``state`` of None
+    begins,
     and what comes back is (outputs, cache), where there is one after ``return_cache=True``,
     ``use_cache=True`` or ``return_state=True``.
     """
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.mask_word = takes(model, "mask", "keep")
+        self.mask_word = takes(model, "mask", "padding_mask", "keep")
         self.cache_word = takes(model, "cache", "state")
         asks = takes(model, "return_cache", "use_cache", "return_state")
         self.asks = {} if asks is None else {asks: True}
@@ -46,21 +47,23 @@ class Plain(Subject):
         self.packs = takes(model, "document_ids", "documents", "segment_ids", "seq_idx") or ""
         self.labelled = takes(model, "labels") is not None
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> object:
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        given = {} if keep is None or self.mask_word is None else {self.mask_word: keep}
+        given = (
+            {} if padding_mask is None or self.mask_word is None else {self.mask_word: padding_mask}
+        )
         return model(x, **given)
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        given = "" if keep is None else f", {self.mask_word}={keep}"
+        given = "" if padding_mask is None else f", {self.mask_word}={padding_mask}"
         return f"model({x}{given}){self.place}"
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
         if not self.labelled:
             raise Inapplicable("it takes no labels")
-        given = {} if self.mask_word is None else {self.mask_word: keep}
+        given = {} if self.mask_word is None else {self.mask_word: padding_mask}
         return loss_in(model(x, labels=labels, **given))
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:

@@ -21,26 +21,26 @@ class Encoder(Subject):
         """True if inputs are (B, L, d)."""
         return any(getattr(m, "batch_first", False) for m in self.model.modules())
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """One pass; a row of nothing but padding is read as it is."""
         mask = None
         if self.causal:
             length = x.shape[1]
             mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
-        padding = None if keep is None else ~keep
+        padding = None if padding_mask is None else ~padding_mask
         given = x if self.rows_first else x.transpose(0, 1)
         layers = isinstance(model, nn.TransformerEncoder)
         named = {"mask" if layers else "src_mask": mask, "src_key_padding_mask": padding}
         y: Tensor = model(given, **named)
         return y if self.rows_first else y.transpose(0, 1)
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         turn = "" if self.rows_first else ".transpose(0, 1)"
         word = "mask" if isinstance(self.model, nn.TransformerEncoder) else "src_mask"
         future = f"torch.ones({x}.shape[1], {x}.shape[1]).bool().triu(1)"
         mask = f", {word}={future}" if self.causal else ""
-        padding = "" if keep is None else f", src_key_padding_mask=~{keep}"
+        padding = "" if padding_mask is None else f", src_key_padding_mask=~{padding_mask}"
         return f"model({x}{turn}{mask}{padding}){turn}"
 
 
@@ -49,11 +49,11 @@ class Recurrent(Subject):
 
     streams = True
 
-    def call(self, model: Any, x: Tensor, keep: Tensor | None = None) -> Tensor:
+    def call(self, model: Any, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
         """One pass from a state of zeros."""
         return self.feed(model, x, None)[0]
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         turn = "" if self.model.batch_first else ".transpose(0, 1)"
         return f"model({x}{turn})[0]{turn}"

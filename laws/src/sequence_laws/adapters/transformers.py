@@ -66,16 +66,16 @@ class PreTrained(Subject):
         text: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
         self.streams = self.causal and ("use_cache" in self.words or hasattr(text, "use_cache"))
 
-    def call(self, model: nn.Module, x: Tensor, keep: Tensor | None = None) -> Any:
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass without a cache; positions count what is real."""
-        return model(**self._reads(x), **self._told(keep))
+        return model(**self._reads(x), **self._told(padding_mask))
 
-    def call_code(self, x: str, keep: str | None = None) -> str:
+    def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         cache = ", use_cache=False" if "use_cache" in self.words else ""
-        mask = "" if keep is None else f", attention_mask={keep}.long()"
-        if keep is not None and "position_ids" in self.words:
-            mask += f", position_ids=({keep}.cumsum(1) - 1).clamp(0) + {self.place_0}"
+        mask = "" if padding_mask is None else f", attention_mask={padding_mask}.long()"
+        if padding_mask is not None and "position_ids" in self.words:
+            mask += f", position_ids=({padding_mask}.cumsum(1) - 1).clamp(0) + {self.place_0}"
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
         return f"model({word}={x}{cache}{mask}){self.place}"
 
@@ -83,12 +83,14 @@ class PreTrained(Subject):
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
         return {word: x, **({"use_cache": False} if "use_cache" in self.words else {})}
 
-    def _told(self, keep: Tensor | None) -> dict[str, Tensor]:
-        if keep is None:
+    def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
+        if padding_mask is None:
             return {}
-        told = {"attention_mask": keep.long()}
-        places = (keep.cumsum(1) - 1).clamp(min=0)
-        moved = (places != torch.arange(keep.shape[1], device=keep.device)) & keep
+        told = {"attention_mask": padding_mask.long()}
+        places = (padding_mask.cumsum(1) - 1).clamp(min=0)
+        moved = (
+            places != torch.arange(padding_mask.shape[1], device=padding_mask.device)
+        ) & padding_mask
         if "position_ids" in self.words and bool(moved.any()):
             told["position_ids"] = places + self.place_0
         return told
@@ -158,11 +160,11 @@ class PreTrained(Subject):
         """The Python of it."""
         return ["cache.activate_past_recording()"]
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, keep: Tensor) -> Tensor:
+    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """Its ``loss``."""
         if "labels" not in self.words:
             raise Inapplicable("it takes no labels")
-        return loss_in(model(**self._reads(x), **self._told(keep), labels=labels))
+        return loss_in(model(**self._reads(x), **self._told(padding_mask), labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """One pass, with positions that begin anew in each document."""

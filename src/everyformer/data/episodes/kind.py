@@ -121,15 +121,17 @@ class EpisodeDataset(Dataset):
         context = self.shape.context
         count = np.minimum(context, self.lengths[episodes] - begins)
         step = np.arange(context) + (begins + count - context)[:, None]
-        keep = step >= begins[:, None]
-        step = np.where(keep, step, 0)
+        padding_mask = step >= begins[:, None]
+        step = np.where(padding_mask, step, 0)
         rows = step + self.starts[episodes, None]
         return Batch(
-            inputs=_padded(self.states[rows], keep),
-            targets=_padded(self.actions[rows], keep, IGNORED if self.shape.discrete else 0),
-            keep=torch.from_numpy(keep),
-            returns=_padded(self.returns_to_go[rows].astype(np.float32), keep),
-            actions=_padded(self.actions[rows], keep),
+            inputs=_padded(self.states[rows], padding_mask),
+            targets=_padded(
+                self.actions[rows], padding_mask, IGNORED if self.shape.discrete else 0
+            ),
+            padding_mask=torch.from_numpy(padding_mask),
+            returns=_padded(self.returns_to_go[rows].astype(np.float32), padding_mask),
+            actions=_padded(self.actions[rows], padding_mask),
             timesteps=torch.from_numpy(step),
         )
 
@@ -164,8 +166,8 @@ class EpisodeDataset(Dataset):
         return super().summary() | facts
 
 
-def _padded(values: np.ndarray, keep: np.ndarray, padding: int = 0) -> torch.Tensor:
-    real = keep.reshape(*keep.shape, *[1] * (values.ndim - 2))
+def _padded(values: np.ndarray, padding_mask: np.ndarray, padding: int = 0) -> torch.Tensor:
+    real = padding_mask.reshape(*padding_mask.shape, *[1] * (values.ndim - 2))
     return torch.from_numpy(np.where(real, values, np.array(padding, values.dtype)))
 
 

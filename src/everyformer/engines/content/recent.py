@@ -93,8 +93,8 @@ class Recent(State):
 
 
 def latest_next(
-    heads: HeadInputs, labels: Tensor, window: int, state: Recent, *, keep: Tensor | None = None,
-    dropout: float = 0.0,
+    heads: HeadInputs, labels: Tensor, window: int, state: Recent, *,
+    padding_mask: Tensor | None = None, dropout: float = 0.0,
 ) -> tuple[Tensor, Recent]:  # fmt: skip
     """`latest` of tokens that follow those of ``state``, and the state after them.
 
@@ -105,27 +105,27 @@ def latest_next(
     if more > 0:
         state = replace(state, members=F.pad(state.members, (0, 0, 0, more))).reserved_as(state)
     if heads.q.shape[2] == 1:
-        return _latest_one(heads, labels, window, state, keep, dropout)
+        return _latest_one(heads, labels, window, state, padding_mask, dropout)
     clusters = state.members.shape[2]
     members, count = state.in_order(window)
     before = torch.arange(clusters, device=labels.device)[:, None].expand(members.shape[:4])
     filled = torch.arange(window - 1, device=labels.device) < count[..., None]
     before = torch.where(filled, before, clusters).flatten(2)
-    if keep is not None:
-        labels = labels.masked_fill(~keep[:, None], clusters)
+    if padding_mask is not None:
+        labels = labels.masked_fill(~padding_mask[:, None], clusters)
     labels = torch.cat((before, labels), 2)
     old = members.flatten(2, 3).chunk(2, -1)
     k, v = (torch.cat((t.to(new.dtype), new), 2) for t, new in zip(old, heads[1:], strict=True))
     q = F.pad(heads.q, (0, 0, before.shape[2], 0))
     y = latest(HeadInputs(q, k, v), labels, window, clusters, dropout=dropout)
-    seen = advanced(state.seen, heads.q.shape[2], keep)
+    seen = advanced(state.seen, heads.q.shape[2], padding_mask)
     members, count = _last_of(torch.cat((k, v), -1), labels, window, clusters)
     after = Recent(seen, members.to(state.members.dtype), count).reserved_as(state)
     return y[:, :, before.shape[2] :], after
 
 
 def _latest_one(
-    heads: HeadInputs, labels: Tensor, window: int, state: Recent, keep: Tensor | None,
+    heads: HeadInputs, labels: Tensor, window: int, state: Recent, padding_mask: Tensor | None,
     dropout: float,
 ) -> tuple[Tensor, Recent]:  # fmt: skip
     """One token more, at the cost of one cluster."""
@@ -142,9 +142,11 @@ def _latest_one(
     k, v = members.gather(2, own).squeeze(2).to(heads.q.dtype).chunk(2, -1)
     added = shared(_added, slots, window, heads.q.dtype, count.device)
     y = attended(heads.q, k, v, added[row], dropout)
-    if keep is not None:
-        more = torch.where(keep[:, None], more, count)
-    after = Recent(advanced(state.seen, 1, keep), members, state.count.scatter(2, labels, more))
+    if padding_mask is not None:
+        more = torch.where(padding_mask[:, None], more, count)
+    after = Recent(
+        advanced(state.seen, 1, padding_mask), members, state.count.scatter(2, labels, more)
+    )
     return y, after if room is None else after.following(room)
 
 

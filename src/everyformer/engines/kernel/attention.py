@@ -47,7 +47,7 @@ def kernel_attention(
     k: Tensor,
     v: Tensor,
     *,
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     level: Tensor | None = None,
     gate: Tensor | None = None,
     state: KernelState | None = None,
@@ -86,17 +86,29 @@ def kernel_attention(
         )
     if 0 in v.shape[:3]:
         return v, state  # the chunks of no rows or no tokens have no size
-    if keep is not None and gate is not None:
-        gate = gate.masked_fill(~keep[:, None], 0)
+    if padding_mask is not None and gate is not None:
+        gate = gate.masked_fill(~padding_mask[:, None], 0)
     if not torch.compiler.is_exporting() and q.shape[2] == 1:
-        y, sums, top = _one_token(Inputs(q, k, v, keep, level, gate), state, guard)
+        y, sums, top = _one_token(Inputs(q, k, v, padding_mask, level, gate), state, guard)
     else:
         of_map = feature_map or (None, False)
         y, _, sums, top, _, _ = _kernel_attention(
-            q, k, v, keep, level, gate, state.sums, state.level, guard.kind, guard.eps, *of_map
+            q,
+            k,
+            v,
+            padding_mask,
+            level,
+            gate,
+            state.sums,
+            state.level,
+            guard.kind,
+            guard.eps,
+            *of_map,
         )
         y = y.transpose(1, 2)
-    return y, KernelState(advanced(state.seen, q.shape[2], keep), sums, top if levels else None)
+    return y, KernelState(
+        advanced(state.seen, q.shape[2], padding_mask), sums, top if levels else None
+    )
 
 
 def _with_levels(by: SegmentMap, k: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -106,16 +118,20 @@ def _with_levels(by: SegmentMap, k: Tensor, level: Tensor | None) -> tuple[Tenso
 
 
 def read_all(
-    k: Tensor, v: Tensor, keep: Tensor | None = None, level: Tensor | None = None
+    k: Tensor, v: Tensor, padding_mask: Tensor | None = None, level: Tensor | None = None
 ) -> Tensor:
     """Sums (B, H, M, D_v + 1) over all keys, relative to the largest level of each head."""
     with full_precision(k):
         if level is not None:
             level = widened(level)
-            level = level if keep is None else level.masked_fill(~keep[:, None], -math.inf)
+            level = (
+                level
+                if padding_mask is None
+                else level.masked_fill(~padding_mask[:, None], -math.inf)
+            )
             reached = level.detach().amax(2).clamp(min=torch.finfo(level.dtype).min)[..., None]
             k = widened(k) * torch.exp(level - reached)[..., None]
-        return widened(k).mT @ _valued(v, keep)
+        return widened(k).mT @ _valued(v, padding_mask)
 
 
 def ask(q: Tensor, sums: Tensor, guard: Denominator, dtype: torch.dtype) -> Tensor:
@@ -124,10 +140,12 @@ def ask(q: Tensor, sums: Tensor, guard: Denominator, dtype: torch.dtype) -> Tens
         return divided(widened(q) @ sums, guard)[0].to(dtype)
 
 
-def _valued(v: Tensor, keep: Tensor | None) -> Tensor:
+def _valued(v: Tensor, padding_mask: Tensor | None) -> Tensor:
     """v' (B, H, L, D_v + 1): the values and a one, zero at padding."""
     valued = torch.nn.functional.pad(widened(v), (0, 1), value=1.0)
-    return valued if keep is None else valued.masked_fill(~keep[:, None, :, None], 0)
+    return (
+        valued if padding_mask is None else valued.masked_fill(~padding_mask[:, None, :, None], 0)
+    )
 
 
 def _one_token(
@@ -141,16 +159,16 @@ def _one_token(
             level = (
                 torch.zeros_like(top) if inputs.level is None else widened(inputs.level)[:, :, 0]
             )
-            if inputs.keep is not None:
-                level = level.masked_fill(~inputs.keep, -math.inf)
+            if inputs.padding_mask is not None:
+                level = level.masked_fill(~inputs.padding_mask, -math.inf)
             top = torch.maximum(before, level).detach()
             # before the first real token there is no weight at all
-            empty = inputs.keep is not None
+            empty = inputs.padding_mask is not None
             reached = top.clamp(min=torch.finfo(top.dtype).min) if empty else top
             sums = sums * torch.exp(before - reached)[..., None, None]
             k = k * torch.exp(level - reached)[..., None, None]
         heads = k.shape[:2]
-        parts = (sums, k.mT, _valued(inputs.v, inputs.keep))
+        parts = (sums, k.mT, _valued(inputs.v, inputs.padding_mask))
         sums = torch.baddbmm(*(t.flatten(0, 1) for t in parts)).unflatten(0, heads)
         y = divided(widened(inputs.q) @ sums, guard)[0]
     return y.to(inputs.v.dtype), sums, top
@@ -170,7 +188,7 @@ def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
 
 
 def _attend(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
     rows: Tensor | None, hyperbolic: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
@@ -179,7 +197,7 @@ def _attend(
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
     (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
-    inputs = Inputs(q, k, v, keep, level, gate, _map(rows, hyperbolic))
+    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, hyperbolic))
     carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
@@ -204,7 +222,7 @@ def _attend(
 
 
 def _gradients(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, rows: Tensor | None,
     hyperbolic: bool,
@@ -214,7 +232,7 @@ def _gradients(
     A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
-    inputs = Inputs(q, k, v, keep, level, gate, _map(rows, hyperbolic))
+    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, hyperbolic))
     batch, heads, length, values = v.shape
     wide, guard = starts.dtype, Denominator(kind, eps)  # type: ignore[arg-type]
     dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
@@ -237,8 +255,8 @@ def _gradients(
             for into, part_of in zip((dq, dk, dv), (to_q, to_k, to_v), strict=True):
                 found = _rows(part_of[..., : into.shape[3]], v, start, stop)
                 into[:, :, start:stop] = found.transpose(1, 2)
-        if keep is not None:
-            hidden = ~keep[:, None, :, None]
+        if padding_mask is not None:
+            hidden = ~padding_mask[:, None, :, None]
             dk.masked_fill_(hidden, 0)
             dv.masked_fill_(hidden, 0)
             moved = None if moved is None else moved.masked_fill_(hidden[..., 0], 0)

@@ -54,7 +54,7 @@ class Inputs(NamedTuple):
     """the same of keys"""
     v: Tensor
     """(B, H, L, D_v)"""
-    keep: Tensor | None
+    padding_mask: Tensor | None
     """(B, L) bool"""
     level: Tensor | None
     """(B, H, L) log of what each key's features are multiplied by"""
@@ -70,7 +70,7 @@ class Inputs(NamedTuple):
             q=self.q[:, :, at],
             k=self.k[:, :, at],
             v=self.v[:, :, at],
-            keep=None if self.keep is None else self.keep[:, at],
+            padding_mask=None if self.padding_mask is None else self.padding_mask[:, at],
             level=None if self.level is None else self.level[:, :, at],
             gate=None if self.gate is None else self.gate[:, :, at],
         )
@@ -132,7 +132,7 @@ def chunk_segment(part: Inputs, before: Carried) -> Chunked:
     # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
     half = halves(part.v) and part.gate is None and part.map is None
     q, k = (_chunked(t, half) for t in (part.q, part.k))
-    v = _with_ones(part.v, part.keep)
+    v = _with_ones(part.v, part.padding_mask)
     rows = before.sums.shape[0]
     chunks, both = q.shape[0] // rows, None
     if part.map is not None:
@@ -217,8 +217,8 @@ def _levels(
     like = part.level if part.gate is None else part.gate
     assert like is not None
     level = chunked(widened(torch.zeros_like(like) if part.level is None else part.level), lowest)
-    if part.keep is not None:
-        real = chunked(part.keep[:, None].expand(like.shape), False)
+    if part.padding_mask is not None:
+        real = chunked(part.padding_mask[:, None].expand(like.shape), False)
         level = level.masked_fill(~real, lowest)
     total = level.new_zeros(rows, chunks + 1)
     if part.gate is not None:
@@ -248,13 +248,13 @@ def _chunked(t: Tensor, half: bool) -> Tensor:
     return t.reshape(-1, CHUNK, t.shape[3])
 
 
-def _with_ones(v: Tensor, keep: Tensor | None) -> Tensor:
+def _with_ones(v: Tensor, padding_mask: Tensor | None) -> Tensor:
     """v' of a segment in chunks."""
     batch, heads, length, values = v.shape
     chunks = -(-length // CHUNK)
     out = widened(v[..., :0]).new_zeros(batch, heads, chunks * CHUNK, values + 1)
     out[:, :, :length, :values] = v
     out[:, :, :length, values] = 1
-    if keep is not None:
-        out[:, :, :length].masked_fill_(~keep[:, None, :, None], 0)
+    if padding_mask is not None:
+        out[:, :, :length].masked_fill_(~padding_mask[:, None, :, None], 0)
     return out.view(-1, CHUNK, values + 1)

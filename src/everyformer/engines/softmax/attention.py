@@ -70,13 +70,13 @@ def attention(
     if isinstance(mask, Tensor):
         if mask.dtype != torch.bool:
             raise ShapeError(f"a mask of flags is bool, not {mask.dtype}: give numbers as 'bias'")
-        mask = Mask(allowed=mask)
+        mask = Mask(attention_mask=mask)
     if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
         return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)
     keys = torch.arange(k.shape[2], device=q.device)[None]
     queries = torch.arange(q.shape[2], device=q.device)[None] + k.shape[2] - q.shape[2]
-    keep = None if mask is None else mask.keep
-    visible = visibility(mask, queries, keys, causal=causal, keep=keep, bias=bias)
+    padding_mask = None if mask is None else mask.padding_mask
+    visible = visibility(mask, queries, keys, causal=causal, padding_mask=padding_mask, bias=bias)
     return softmax_attention(q, k, v, visible, scale=scale)
 
 

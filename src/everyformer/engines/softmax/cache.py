@@ -17,7 +17,7 @@ from everyformer.engines.softmax.visibility import real_last
 
 @state
 class KeyValueState(Growing):
-    """Keys and values of the tokens seen. Padding keeps its slot, marked by ``keep``."""
+    """Keys and values of the tokens seen. Padding keeps its slot, marked by ``padding_mask``."""
 
     grows = ("keys", "values")
     slot_dim = 2
@@ -26,10 +26,10 @@ class KeyValueState(Growing):
     """(B, H_kv, S, D), already rotated where RoPE is in use"""
     values: Tensor
     """(B, H_kv, S, D_v)"""
-    keep: Tensor | None = None
+    padding_mask: Tensor | None = None
     """(B, S) bool, which slots hold a real token; None: all do, the last one at ``seen`` - 1"""
     positions: Tensor | None = None
-    """(B, S) int64, absolute; None with ``keep``"""
+    """(B, S) int64, absolute; None with ``padding_mask``"""
 
     @classmethod
     def empty(
@@ -43,33 +43,33 @@ class KeyValueState(Growing):
         )
 
     def append(
-        self, k: Tensor, v: Tensor, positions: Tensor | None, keep: Tensor | None
+        self, k: Tensor, v: Tensor, positions: Tensor | None, padding_mask: Tensor | None
     ) -> KeyValueState:
         """The cache with the keys and values (B, H_kv, L, ...) of new tokens after the old ones.
 
-        ``positions`` (B or 1, L) are needed where there is a ``keep`` or was one before.
+        ``positions`` (B or 1, L) are needed where there is a ``padding_mask`` or was one before.
         """
         (keys, values), room = self.grown(k, v)
-        if keep is None and self.keep is None:
+        if padding_mask is None and self.padding_mask is None:
             new = KeyValueState(advanced(self.seen, k.shape[2]), keys, values)
         else:
             assert positions is not None
             old_keep, old_positions = self.slots()
-            if keep is None:
-                keep = shared(_real, k.shape[0], k.shape[2], k.device)
+            if padding_mask is None:
+                padding_mask = shared(_real, k.shape[0], k.shape[2], k.device)
             new = KeyValueState(
-                seen=advanced(self.seen, k.shape[2], keep),
+                seen=advanced(self.seen, k.shape[2], padding_mask),
                 keys=keys,
                 values=values,
-                keep=shared(_joined, old_keep, keep),
+                padding_mask=shared(_joined, old_keep, padding_mask),
                 positions=shared(_joined, old_positions, positions),
             )
         return new.in_room(room)
 
     def slots(self) -> tuple[Tensor, Tensor]:
-        """``keep`` and ``positions``, built where they are None."""
-        if self.keep is not None and self.positions is not None:
-            return self.keep, self.positions
+        """``padding_mask`` and ``positions``, built where they are None."""
+        if self.padding_mask is not None and self.positions is not None:
+            return self.padding_mask, self.positions
         batch, _, size, _ = self.keys.shape
         return shared(_real, batch, size, self.keys.device), shared(_up_to, self.seen, size)
 
@@ -78,25 +78,25 @@ class KeyValueState(Growing):
         size = self.keys.shape[2]
         if count is None or size <= count:
             return self
-        if self.keep is None or real_last(self.keep):
+        if self.padding_mask is None or real_last(self.padding_mask):
             # as in a stream of steps, after any resets
             return self.part(size - count)
-        return self._picked(order_of_real(self.keep, last=True)[:, size - count :])
+        return self._picked(order_of_real(self.padding_mask, last=True)[:, size - count :])
 
     def side_by_side(self) -> KeyValueState:
         """The cache with the real tokens of each row after all other slots, side by side."""
-        if self.keep is None:
+        if self.padding_mask is None:
             return self
-        return self._picked(order_of_real(self.keep, last=True))
+        return self._picked(order_of_real(self.padding_mask, last=True))
 
     def _picked(self, order: Tensor) -> KeyValueState:
         """The slots at ``order`` (B, n) alone."""
-        keep, positions = self.slots()
+        padding_mask, positions = self.slots()
         return KeyValueState(
             seen=self.seen,
             keys=gather_rows(self.keys.transpose(1, 2), order).transpose(1, 2),
             values=gather_rows(self.values.transpose(1, 2), order).transpose(1, 2),
-            keep=keep.gather(1, order),
+            padding_mask=padding_mask.gather(1, order),
             positions=positions.gather(1, order),
         )
 
@@ -113,25 +113,25 @@ class KeyValueState(Growing):
 
     def part(self, first: int) -> KeyValueState:
         """The slots from ``first`` on."""
-        keep = None if self.keep is None else self.keep[:, first:]
+        padding_mask = None if self.padding_mask is None else self.padding_mask[:, first:]
         positions = None if self.positions is None else self.positions[:, first:]
         keys, values = self.keys[:, :, first:], self.values[:, :, first:]
-        return KeyValueState(self.seen, keys, values, keep, positions)
+        return KeyValueState(self.seen, keys, values, padding_mask, positions)
 
     def at(self, index: Tensor) -> KeyValueState:
         """The slots at ``index`` (N,) alone."""
         keys, values = (t.index_select(2, index) for t in (self.keys, self.values))
-        keep, positions = (shared(_columns, t, index) for t in self.slots())
-        return KeyValueState(self.seen, keys, values, keep, positions)
+        padding_mask, positions = (shared(_columns, t, index) for t in self.slots())
+        return KeyValueState(self.seen, keys, values, padding_mask, positions)
 
     def only(self, visible: Tensor) -> KeyValueState:
         """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
-        keep, positions = self.slots()
-        return replace(self, keep=keep & visible, positions=positions)
+        padding_mask, positions = self.slots()
+        return replace(self, padding_mask=padding_mask & visible, positions=positions)
 
     def reset(self, where: Tensor) -> KeyValueState:
-        keep, positions = self.slots()
-        return State.reset(replace(self, keep=keep, positions=positions), where)
+        padding_mask, positions = self.slots()
+        return State.reset(replace(self, padding_mask=padding_mask, positions=positions), where)
 
 
 def _real(batch: int, size: int, device: torch.device) -> Tensor:
@@ -161,7 +161,7 @@ class ContextState(State):
     """(B, H_kv, S, D)"""
     values: Tensor
     """(B, H_kv, S, D_v)"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, S) bool"""
 
 

@@ -32,14 +32,14 @@ def visibility(
     *,
     causal: bool,
     windows: tuple[int | None, ...] = (None,),
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
     bias: Tensor | None = None,
     regular: bool = False,
 ) -> Visibility:
     """Everything that hides keys from queries, as one mask; none where causality is all.
 
     Args:
-        mask: the caller's mask (its ``keep`` hides no keys: pass their flags as ``keep``).
+        mask: the caller's mask (its own ``padding_mask`` hides no keys: pass their flags apart).
         q_positions, k_positions: (B or 1, L), (B or 1, S) absolute positions.
         causal: keys later than the query are hidden.
         windows: one entry for all heads or one a head: W shows distances 0 <= i-j < W when causal,
@@ -48,33 +48,35 @@ def visibility(
         bias: float scores to add, broadcastable to (B, H, L, S).
         regular: positions of both count up by one and the last query stands where the last key does
     """
-    bare = mask is None or not {"allowed", "bias", "documents"} & set(mask.parts())
-    if regular and causal and bare and keep is None and bias is None:
+    bare = mask is None or not {"attention_mask", "bias", "documents"} & set(mask.parts())
+    if regular and causal and bare and padding_mask is None and bias is None:
         source = k_positions.shape[-1]
         if all(w is None or source <= w for w in windows):
             return Visibility(causal=True)
-    allowed: Tensor | None = None
+    attention_mask: Tensor | None = None
     if causal:
-        allowed = (k_positions[:, None, :] <= q_positions[:, :, None])[:, None]
+        attention_mask = (k_positions[:, None, :] <= q_positions[:, :, None])[:, None]
     if any(w is not None for w in windows):
         distance = (q_positions[:, :, None] - k_positions[:, None, :]).abs()[:, None]
         widths = [math.inf if w is None else w for w in windows]
         limit = torch.tensor(widths, device=distance.device).view(1, -1, 1, 1)
-        allowed = _both(allowed, distance < limit)
-    if keep is not None:
-        allowed = _both(allowed, keep[:, None, None, :])
+        attention_mask = _both(attention_mask, distance < limit)
+    if padding_mask is not None:
+        attention_mask = _both(attention_mask, padding_mask[:, None, None, :])
     if mask is not None:
-        if mask.allowed is not None:
-            allowed = _both(allowed, mask.allowed)
+        if mask.attention_mask is not None:
+            attention_mask = _both(attention_mask, mask.attention_mask)
         if mask.documents is not None:
-            runs = runs_of(mask.documents, mask.keep)
+            runs = runs_of(mask.documents, mask.padding_mask)
             same = runs[:, :, None] == runs[:, None, :]
-            allowed = _both(allowed, same[:, None])
+            attention_mask = _both(attention_mask, same[:, None])
         if mask.bias is not None:
             bias = mask.bias if bias is None else bias + mask.bias
     if bias is None:
-        return Visibility(mask=allowed)
-    return Visibility(mask=bias if allowed is None else bias.masked_fill(~allowed, -math.inf))
+        return Visibility(mask=attention_mask)
+    return Visibility(
+        mask=bias if attention_mask is None else bias.masked_fill(~attention_mask, -math.inf)
+    )
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
@@ -120,14 +122,14 @@ def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, T
         pairs = pairs.expand(*pairs.shape[:-1], length) if pairs.dim() else pairs.expand(length)
         return F.pad(pairs, (past, 0), value=visible)
 
-    allowed, bias = wide(mask.allowed, True), wide(mask.bias, 0.0)
+    attention_mask, bias = wide(mask.attention_mask, True), wide(mask.bias, 0.0)
     if mask.documents is None:
-        return replace(mask, allowed=allowed, bias=bias), None
-    ids = runs_after(mask.documents, mask.keep)
+        return replace(mask, attention_mask=attention_mask, bias=bias), None
+    ids = runs_after(mask.documents, mask.padding_mask)
     whole = F.pad(ids, (past, 0))
     same = (ids[:, :, None] == whole[:, None, :])[:, None]
-    allowed = same if allowed is None else same & allowed
-    return replace(mask, documents=None, allowed=allowed, bias=bias), whole
+    attention_mask = same if attention_mask is None else same & attention_mask
+    return replace(mask, documents=None, attention_mask=attention_mask, bias=bias), whole
 
 
 def of_queries(mask: Mask | None, chosen: TokenSubset) -> Mask | None:
@@ -148,34 +150,40 @@ def of_queries(mask: Mask | None, chosen: TokenSubset) -> Mask | None:
         index = chosen.at[:, None, :, None].expand(-1, wide.shape[1], -1, wide.shape[3])
         return wide.expand(len(index), -1, -1, -1).gather(2, index)
 
-    allowed = rows(mask.allowed)
+    attention_mask = rows(mask.attention_mask)
     if mask.documents is not None:
-        runs = runs_of(mask.documents, mask.keep)
+        runs = runs_of(mask.documents, mask.padding_mask)
         same = (chosen.pick(runs)[:, :, None] == chosen.row(runs)[:, None, :])[:, None]
-        allowed = same if allowed is None else allowed & same
-    keep = None if mask.keep is None else chosen.row(mask.keep)
-    return replace(mask, keep=keep, documents=None, allowed=allowed, bias=rows(mask.bias))
+        attention_mask = same if attention_mask is None else attention_mask & same
+    padding_mask = None if mask.padding_mask is None else chosen.row(mask.padding_mask)
+    return replace(
+        mask,
+        padding_mask=padding_mask,
+        documents=None,
+        attention_mask=attention_mask,
+        bias=rows(mask.bias),
+    )
 
 
-def counts_up(keep: Tensor | None) -> bool:
+def counts_up(padding_mask: Tensor | None) -> bool:
     """True where real tokens of every row are side by side, so that indices tell distances.
 
     False where the flags would have to be read at a cost.
     """
-    if keep is None:
+    if padding_mask is None:
         return True
-    if not _may_ask(keep):
+    if not _may_ask(padding_mask):
         return False
-    if real_last(keep):
+    if real_last(padding_mask):
         return True
-    begins = keep[:, 1:] & ~keep[:, :-1]
-    return bool((begins.sum(1) + keep[:, 0] <= 1).all())
+    begins = padding_mask[:, 1:] & ~padding_mask[:, :-1]
+    return bool((begins.sum(1) + padding_mask[:, 0] <= 1).all())
 
 
-def real_last(keep: Tensor) -> bool:
+def real_last(padding_mask: Tensor) -> bool:
     """True where no padding comes after a real token of any row; False where that costs
     something to know."""
-    return surely(keep[:, 1:] >= keep[:, :-1])
+    return surely(padding_mask[:, 1:] >= padding_mask[:, :-1])
 
 
 def surely(flags: Tensor) -> bool:

@@ -29,7 +29,7 @@ class Deferred(State):
     """(B, P, width) as they left"""
     positions: Tensor
     """(B, P) int64"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, P) bool, which are real"""
 
     @classmethod
@@ -41,7 +41,7 @@ class Deferred(State):
             early=torch.zeros(batch, dtype=torch.long, device=device),
             stream=torch.zeros(batch, 0, width, **like),
             positions=torch.zeros(batch, 0, dtype=torch.long, device=device),
-            keep=torch.zeros(batch, 0, dtype=torch.bool, device=device),
+            padding_mask=torch.zeros(batch, 0, dtype=torch.bool, device=device),
         )
 
     def lacked(self, seen: Tensor) -> tuple[Tensor, Tensor, Mask | None] | None:
@@ -50,36 +50,40 @@ class Deferred(State):
         count, lacks = self.most(seen), self.seen - seen
         if count == 0:
             return None
-        stream, positions, keep = self._last(count)
-        rank = torch.arange(count, 0, -1, device=keep.device)
-        keep = keep & (rank <= lacks[:, None])
-        return stream, positions, None if bool(keep.all()) else Mask(keep=keep)
+        stream, positions, padding_mask = self._last(count)
+        rank = torch.arange(count, 0, -1, device=padding_mask.device)
+        padding_mask = padding_mask & (rank <= lacks[:, None])
+        return (
+            stream,
+            positions,
+            None if bool(padding_mask.all()) else Mask(padding_mask=padding_mask),
+        )
 
     def most(self, seen: Tensor) -> int:
         """Number of tokens that a layer that has ``seen`` (B,) lacks in some row, at most."""
         return int((self.seen - seen).max())
 
     def append(
-        self, stream: Tensor, positions: Tensor, keep: Tensor | None, early: bool = True
+        self, stream: Tensor, positions: Tensor, padding_mask: Tensor | None, early: bool = True
     ) -> Deferred:
-        """With more tokens after these; ``keep`` None: all are real; ``early``: all might leave
-        early, or none."""
-        passed = self.passed(stream, keep, early)
-        if keep is None:
-            keep = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
+        """With more tokens after these; no ``padding_mask``: all are real; ``early``: all might
+        leave early, or none."""
+        passed = self.passed(stream, padding_mask, early)
+        if padding_mask is None:
+            padding_mask = torch.ones(stream.shape[:2], dtype=torch.bool, device=stream.device)
         return Deferred(
             seen=passed.seen,
             early=passed.early,
             stream=torch.cat((self.stream, stream.to(self.stream.dtype)), 1),
             positions=torch.cat((self.positions, positions.expand(len(stream), -1)), 1),
-            keep=torch.cat((self.keep, keep), 1),
+            padding_mask=torch.cat((self.padding_mask, padding_mask), 1),
         )
 
-    def passed(self, stream: Tensor, keep: Tensor | None, early: bool = True) -> Deferred:
+    def passed(self, stream: Tensor, padding_mask: Tensor | None, early: bool = True) -> Deferred:
         """As `append`, where all layers have taken these tokens in: none waits."""
-        count = stream.shape[1] if keep is None else keep.sum(1)
+        count = stream.shape[1] if padding_mask is None else padding_mask.sum(1)
         seen, left = self.seen + count, self.early + count * early
-        return Deferred(seen, left, self.stream, self.positions, self.keep)
+        return Deferred(seen, left, self.stream, self.positions, self.padding_mask)
 
     @property
     def none(self) -> bool:
@@ -92,9 +96,9 @@ class Deferred(State):
 
     def _last(self, count: int) -> tuple[Tensor, Tensor, Tensor]:
         """The last ``count`` real tokens of every row, after padding where there are fewer."""
-        order = order_of_real(self.keep, last=True)[:, self.keep.shape[1] - count :]
+        order = order_of_real(self.padding_mask, last=True)[:, self.padding_mask.shape[1] - count :]
         return (
             gather_rows(self.stream, order),
             self.positions.gather(1, order),
-            self.keep.gather(1, order),
+            self.padding_mask.gather(1, order),
         )

@@ -109,11 +109,11 @@ class Leaving(LayerSchedule):
                     run.append(n, layer, enter(t), run.mask)
         pending = None
         if isinstance(self.waiting, Deferred):
-            keep = None if run.mask is None else run.mask.keep
+            padding_mask = None if run.mask is None else run.mask.padding_mask
             if self.waiting.none and not later:
-                run.pending = self.waiting.passed(x, keep, may_leave)
+                run.pending = self.waiting.passed(x, padding_mask, may_leave)
                 return
-            pending = self.waiting.append(x, positions, keep, may_leave)
+            pending = self.waiting.append(x, positions, padding_mask, may_leave)
             if len(later) and pending.most(run.state[self._layers(later[-1])[0][1]].seen) > HELD:
                 for t in later:
                     self._catch_up(pending, t)

@@ -213,12 +213,12 @@ class DepthAdaptive(Exits):
         if self.options.exits != "sequence":
             return None
         read = widened(encoded.detach())
-        keep = None if mask is None else mask.keep
-        if keep is None:
+        padding_mask = None if mask is None else mask.padding_mask
+        if padding_mask is None:
             mean = read.mean(1)
         else:
-            mean = read.masked_fill(~keep[..., None], 0).sum(1)
-            mean = mean / keep.sum(1, keepdim=True).clamp(min=1)
+            mean = read.masked_fill(~padding_mask[..., None], 0).sum(1)
+            mean = mean / padding_mask.sum(1, keepdim=True).clamp(min=1)
         seen = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
         return SequenceExit(seen, mean @ widened(self.weight).T + self.bias)
 

@@ -200,8 +200,10 @@ class ExitCourse(Leaving):
     def __init__(self, depth: Exits, run: StackRun, x: Tensor) -> None:
         super().__init__(run, depth.name)
         self.depth, self.exiting = depth, run.exiting
-        keep = None if run.mask is None else run.mask.keep
-        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        padding_mask = None if run.mask is None else run.mask.padding_mask
+        self.real = (
+            x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
+        )
         exiting, prompt = self.exiting, depth.prompt
         prescribed = depth.at is not None or (exiting is not None and exiting.at is not None)
         may_leave = prescribed or (depth.open and not depth.full)

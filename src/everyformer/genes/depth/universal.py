@@ -153,8 +153,8 @@ class Universal(Depth):
         if not self.adds_positions:
             return torch.zeros(1, length, dtype=torch.long, device=x.device)
         mask, carried = run.mask, run.carried
-        if mask is not None and mask.keep is not None and run.prefix:
-            mask = Mask(keep=mask.keep[:, run.prefix :])
+        if mask is not None and mask.padding_mask is not None and run.prefix:
+            mask = Mask(padding_mask=mask.padding_mask[:, run.prefix :])
         seen = None if carried is None else carried.seen
         positions = positions_of(x.shape[0], length, mask, seen, x.device)
         if self.training and self.options.start and carried is None:
@@ -232,8 +232,10 @@ class Halting(Leaving):
         if signals.places is not None and prefix:
             signals = signals._replace(places=F.pad(signals.places, (0, 0, prefix, 0)))
         self.signals = signals
-        keep = None if run.mask is None else run.mask.keep
-        self.real = x.new_ones(x.shape[:2], dtype=torch.bool) if keep is None else keep
+        padding_mask = None if run.mask is None else run.mask.padding_mask
+        self.real = (
+            x.new_ones(x.shape[:2], dtype=torch.bool) if padding_mask is None else padding_mask
+        )
         self.counted = self.real.clone()
         self.counted[:, :prefix] = False
         wide = torch.promote_types(x.dtype, torch.float32)

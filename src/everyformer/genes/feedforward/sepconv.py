@@ -31,7 +31,7 @@ from everyformer.genes.feedforward import FEEDFORWARDS, FeedForwardOptions
 
 FIRST, SECOND = 3, 5
 """tokens that the two convolutions read"""
-HONOURS = frozenset({"keep", "documents", "global_tokens", "sentences", "grid"})
+HONOURS = frozenset({"padding_mask", "documents", "global_tokens", "sentences", "grid"})
 """parts of a mask that hide nothing from it but padding and other documents"""
 
 
@@ -86,43 +86,43 @@ class SeparableFeedForward(FeedForward):
         """Outputs (B, L, width), zeros at padding, and the state after these tokens.
 
         Args:
-            mask: ``keep`` and ``documents`` are read. state: what came before, of causal ones.
+            mask: ``padding_mask``, ``documents`` are read. state: what came before, of causal ones.
 
         Raises:
             UnsupportedError: a part of the mask that hides pairs of tokens.
         """
-        keep = runs = rows = None
+        padding_mask = runs = rows = None
         if mask is not None:
             mask.require(f"feed-forward '{self.name}'", HONOURS)
-            keep = mask.keep
+            padding_mask = mask.padding_mask
             if mask.documents is not None:
                 number = runs_of if state is None else runs_after
-                runs = number(mask.documents, keep)
-        if keep is not None:
-            rows = compact(x, keep)
-            x, keep = rows.x, rows.keep
+                runs = number(mask.documents, padding_mask)
+        if padding_mask is not None:
+            rows = compact(x, padding_mask)
+            x, padding_mask = rows.x, rows.padding_mask
             runs = None if runs is None else runs.gather(1, rows.order)
         before: tuple[Tensor | None, Tensor | None] = (None, None)
         if state is not None:
             assert isinstance(state, SeparableState)
             before = state.inputs, state.hidden
-        y, inputs = self._convolve(x, self.first, keep, runs, before[0])
+        y, inputs = self._convolve(x, self.first, padding_mask, runs, before[0])
         h = drop(F.relu(self.up(y)), self.dropout, self.training)
-        y, hidden = self._convolve(h, self.second, keep, runs, before[1])
+        y, hidden = self._convolve(h, self.second, padding_mask, runs, before[1])
         y = self.down(y)
         y = y if rows is None else spread(y, rows)
         if state is None:
             return y, None
         assert inputs is not None
         assert hidden is not None
-        count = x.shape[1] if keep is None else keep.sum(1)
+        count = x.shape[1] if padding_mask is None else padding_mask.sum(1)
         return y, SeparableState(state.seen + count, inputs, hidden)
 
     def _convolve(
         self,
         x: Tensor,
         taps: Tensor,
-        keep: Tensor | None,
+        padding_mask: Tensor | None,
         runs: Tensor | None,
         before: Tensor | None,
     ) -> tuple[Tensor, Tensor | None]:
@@ -134,8 +134,8 @@ class SeparableFeedForward(FeedForward):
         """
         size, length = len(taps), x.shape[1]
         sides = (size - 1, 0) if self.causal else (size // 2, size // 2)
-        if keep is not None:
-            x = x.masked_fill(~keep[..., None], 0)
+        if padding_mask is not None:
+            x = x.masked_fill(~padding_mask[..., None], 0)
         if before is None:
             window = F.pad(x, (0, 0, *sides))
         else:
@@ -149,7 +149,7 @@ class SeparableFeedForward(FeedForward):
             y = torch.addcmul(y, part, tap.to(x.dtype))
         if before is None:
             return y, None
-        last = next_window(window, size - 1, keep)
+        last = next_window(window, size - 1, padding_mask)
         if around is not None:
-            last = last * (next_window(around, size - 1, keep) == around[:, -1:])[..., None]
+            last = last * (next_window(around, size - 1, padding_mask) == around[:, -1:])[..., None]
         return y, last.to(before.dtype)

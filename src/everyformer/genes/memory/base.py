@@ -58,7 +58,7 @@ class Tokens(NamedTuple):
     """(B or 1, L) int64, how many real tokens of the row came before, in all its documents"""
     begin: Tensor
     """(B or 1, L) int64, that of the first token of its document"""
-    keep: Tensor | None
+    padding_mask: Tensor | None
     """(B, L) bool, which are real"""
 
 
@@ -79,7 +79,7 @@ class Segment(NamedTuple):
     """(B, L, width) the layer's inputs"""
     positions: Tensor
     """(B or 1, L)"""
-    keep: Tensor | None
+    padding_mask: Tensor | None
     """(B, L) bool, which tokens are real"""
     visible: Tensor | None
     """(B, m + L) bool, rows of the past and tokens that later segments may see; None: all"""
@@ -98,9 +98,9 @@ class Segment(NamedTuple):
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
         if self.visible is None:
-            return self.keep
+            return self.padding_mask
         visible = self.visible[:, -self.x.shape[1] :]
-        return visible if self.keep is None else visible & self.keep
+        return visible if self.padding_mask is None else visible & self.padding_mask
 
 
 class Memory(Remembering):
@@ -171,19 +171,19 @@ class Memory(Remembering):
         q, k, v = heads
         batch, length = q.shape[0], q.shape[2]
         if mask is not None:
-            mask.require(f"memory '{self.name}'", frozenset({"keep", "documents"}))
-        keep = None if mask is None else mask.keep
-        real = None if keep is None else Mask(keep=keep)
+            mask.require(f"memory '{self.name}'", frozenset({"padding_mask", "documents"}))
+        padding_mask = None if mask is None else mask.padding_mask
+        real = None if padding_mask is None else Mask(padding_mask=padding_mask)
         seen = None if state is None else state.seen
         order = positions_of(batch, length, real, seen, q.device)
         of_state = None if state is None else self.begin(state)
         begin = torch.zeros_like(order[:, :1]) if of_state is None else of_state[:, None]
         if runs is None and mask is not None and mask.documents is not None:
-            runs = runs_of(mask.documents, keep)
+            runs = runs_of(mask.documents, padding_mask)
         if runs is not None:
             begin = begins_of(runs[:, -length:], order, begin)
         order, begin = torch.broadcast_tensors(order, begin)
-        return Tokens(q * scale, k, v, order, begin, keep)
+        return Tokens(q * scale, k, v, order, begin, padding_mask)
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
         """Outputs of `look_up` and `Lookup.merge` without a state, by the literal equation."""
@@ -267,5 +267,5 @@ def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
 def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
     """``rows`` and the inputs of a segment after them, cut from the graph."""
     x = segment.x.detach()[:, None]
-    rows = rows.detach().append(x, x[..., :0], segment.positions, segment.keep)
+    rows = rows.detach().append(x, x[..., :0], segment.positions, segment.padding_mask)
     return rows if segment.visible is None else rows.only(segment.visible)

@@ -76,37 +76,37 @@ class CompressiveOptions(Options):
 
 @state
 class PastRows(State):
-    """Inputs of one layer, oldest first; those that ``keep`` leaves out are zeros."""
+    """Inputs of one layer, oldest first; those that ``padding_mask`` leaves out are zeros."""
 
     seen: Tensor
     x: Tensor
     """(B, n, width)"""
-    keep: Tensor
+    padding_mask: Tensor
     """(B, n) bool, which stand for a real token"""
     times: Tensor
     """(B, n) int64, position of the token, or of the middle of the tokens, that each stands for"""
 
     def then(self, more: PastRows, most: int) -> PastRows:
         """These rows and ``more`` after them: the last ``most`` real ones of each line."""
-        pairs = ((self.x, more.x), (self.keep, more.keep), (self.times, more.times))
+        pairs = ((self.x, more.x), (self.padding_mask, more.padding_mask), (self.times, more.times))
         both = PastRows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
         first = max(both.x.shape[1] - most, 0)
-        if surely(both.keep):
-            last = (part[:, first:] for part in (both.x, both.keep, both.times))
+        if surely(both.padding_mask):
+            last = (part[:, first:] for part in (both.x, both.padding_mask, both.times))
             return PastRows(both.seen, *last)
-        return both.at(order_of_real(both.keep, last=True)[:, first:])
+        return both.at(order_of_real(both.padding_mask, last=True)[:, first:])
 
     def first(self, count: int) -> PastRows:
         """The first ``count`` rows."""
-        parts = (part[:, :count] for part in (self.x, self.keep, self.times))
+        parts = (part[:, :count] for part in (self.x, self.padding_mask, self.times))
         return PastRows(self.seen, *parts)
 
     def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
         """The rows at ``index`` (B, n), of which ``real`` (B, n) are real."""
-        keep = self.keep.gather(1, index)
-        keep = keep if real is None else keep & real
-        x = gather_rows(self.x, index).masked_fill(~keep[..., None], 0)
-        return PastRows(self.seen, x, keep, self.times.gather(1, index))
+        padding_mask = self.padding_mask.gather(1, index)
+        padding_mask = padding_mask if real is None else padding_mask & real
+        x = gather_rows(self.x, index).masked_fill(~padding_mask[..., None], 0)
+        return PastRows(self.seen, x, padding_mask, self.times.gather(1, index))
 
 
 @state
@@ -145,23 +145,27 @@ class Compression(nn.Module):
         """The o / c compressed rows of o; ``usage`` (B, o) is the attention that each got."""
         if self.function == "most-used":
             return self._most_used(old, usage)
-        x, keep, times = (
-            part.unflatten(1, (-1, self.rate)) for part in (old.x, old.keep, old.times)
+        x, padding_mask, times = (
+            part.unflatten(1, (-1, self.rate)) for part in (old.x, old.padding_mask, old.times)
         )
-        some = keep.any(2)
+        some = padding_mask.any(2)
         # rows that leave fill whole blocks, so that each block is real or none of it is
         if self.function == "mean":
-            new = x.sum(2) / keep.sum(2).clamp(min=1)[..., None]
+            new = x.sum(2) / padding_mask.sum(2).clamp(min=1)[..., None]
         elif self.function == "max":
             floor = torch.finfo(x.dtype).min
-            new = x.masked_fill(~keep[..., None], floor).amax(2).masked_fill(~some[..., None], 0.0)
+            new = (
+                x.masked_fill(~padding_mask[..., None], floor)
+                .amax(2)
+                .masked_fill(~some[..., None], 0.0)
+            )
         else:
             new = self._convolved(old).masked_fill(~some[..., None], 0.0)
         return PastRows(old.seen, new, some, times.sum(2) // self.rate)
 
     def _convolved(self, old: PastRows) -> Tensor:
         assert self.reduce is not None
-        y, gone = old.x.transpose(1, 2), ~old.keep[:, None]
+        y, gone = old.x.transpose(1, 2), ~old.padding_mask[:, None]
         for convolution in self.dilated:
             # before the first row all layers see zeros
             y = F.relu(convolution(y)).masked_fill(gone, 0.0)
@@ -170,9 +174,9 @@ class Compression(nn.Module):
 
     def _most_used(self, old: PastRows, usage: Tensor) -> PastRows:
         """The rows of most attention, in order; of equal ones the earlier."""
-        usage = usage.masked_fill(~old.keep, -math.inf)
+        usage = usage.masked_fill(~old.padding_mask, -math.inf)
         rank = usage.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
-        chosen = rank < old.keep.sum(1, keepdim=True) // self.rate
+        chosen = rank < old.padding_mask.sum(1, keepdim=True) // self.rate
         index = order_of_real(chosen, last=True)[:, old.x.shape[1] - old.x.shape[1] // self.rate :]
         return old.at(index, chosen.gather(1, index))
 
@@ -247,18 +251,21 @@ class CompressiveMemory(Memory):
         rows, packed = state.rows, self._packed(state)
         count = packed.x.shape[1]
         keys = torch.cat((packed.x[:, None], rows.keys), 2) if count else rows.keys
-        all_real = rows.keep is None and (not count or surely(packed.keep))
+        all_real = rows.padding_mask is None and (not count or surely(packed.padding_mask))
         if self.options.distance == "index" and all_real:
             return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
-        keep, positions = rows.slots()
+        padding_mask, positions = rows.slots()
         far = None
         if self.options.distance == "time":
             times, far = packed.times, self._farthest(rows.seen, packed, length, keys.shape[2])
         else:
             # the real rows are last, the newest of them right before the segment
-            first = (rows.seen - keep.sum(1))[:, None]
+            first = (rows.seen - padding_mask.sum(1))[:, None]
             times = first - count + torch.arange(count, device=first.device)
-        whole, where = torch.cat((packed.keep, keep), 1), torch.cat((times, positions), 1)
+        whole, where = (
+            torch.cat((packed.padding_mask, padding_mask), 1),
+            torch.cat((times, positions), 1),
+        )
         return Recalled(KeyValueState(rows.seen, keys, keys[..., :0], whole, where), far)
 
     def _farthest(self, seen: Tensor, packed: PastRows, length: int, count: int) -> int:
@@ -267,7 +274,7 @@ class CompressiveMemory(Memory):
         if self.options.function != "most-used" or packed.x.shape[1] == 0:
             return bound
         # the remaining rows of a segment may all be its first ones
-        far = (seen[:, None] + length - packed.times).masked_fill(~packed.keep, 0).max()
+        far = (seen[:, None] + length - packed.times).masked_fill(~packed.padding_mask, 0).max()
         if torch.compiler.is_compiling():
             torch._assert_async(far <= bound, "a row is too far for a compiled graph: run it eager")
             return bound
@@ -280,7 +287,7 @@ class CompressiveMemory(Memory):
         count = packed.x.shape[1]
         usage = self._usage(state, segment, count)
         if segment.visible is not None:
-            packed = replace(packed, keep=packed.keep & segment.visible[:, :count])
+            packed = replace(packed, padding_mask=packed.padding_mask & segment.visible[:, :count])
             segment = segment._replace(visible=segment.visible[:, count:])
         old, usage_of_old, rest, usage = self._leaving(
             with_segment(state.rows, segment), usage, packed.first(0)
@@ -308,26 +315,26 @@ class CompressiveMemory(Memory):
         o, size = self.options, rows.keys.shape[2]
         most = max(size - self.slots, 0)
         most = most - most % o.rate if o.compressed else most
-        if rows.keep is None and not most:
+        if rows.padding_mask is None and not most:
             return nothing, usage[:, :0], rows, usage
-        keep, times = rows.slots()
-        whole = PastRows(rows.seen, rows.keys[:, 0], keep, times)
-        if rows.keep is None:
+        padding_mask, times = rows.slots()
+        whole = PastRows(rows.seen, rows.keys[:, 0], padding_mask, times)
+        if rows.padding_mask is None:
             return whole.first(most), usage[:, :most], rows.part(most), usage[:, most:]
-        order = order_of_real(keep, last=True)
+        order = order_of_real(padding_mask, last=True)
         whole, usage = whole.at(order), usage.gather(1, order)
-        count = whole.keep.sum(1, keepdim=True)
+        count = whole.padding_mask.sum(1, keepdim=True)
         over = (count - self.slots).clamp(min=0)
         over = over - over % o.rate if o.compressed else over
         if torch.compiler.is_compiling():
             stay = min(size, self.slots + o.rate - 1)
         else:
             most, stay = int(over.max()), int((count - over).max())
-        back = torch.arange(-most, 0, device=keep.device)
+        back = torch.arange(-most, 0, device=padding_mask.device)
         index = (size - count + over + back).clamp(min=0)
         real = back >= -over
         first = size - stay
-        stays = torch.arange(first, size, device=keep.device) >= size - count + over
+        stays = torch.arange(first, size, device=padding_mask.device) >= size - count + over
         x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]
         rest = KeyValueState(rows.seen, x, x[..., :0], stays, whole.times[:, first:])
         return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
@@ -357,15 +364,15 @@ class CompressiveMemory(Memory):
         if self.reconstruction == "attention":
             assert segment.attend is not None
             with torch.no_grad():
-                goal = segment.attend(old.x, old.keep)
-            difference = goal - segment.attend(new.x, new.keep)
-            counts = old.keep.any(1)[:, None]
+                goal = segment.attend(old.x, old.padding_mask)
+            difference = goal - segment.attend(new.x, new.padding_mask)
+            counts = old.padding_mask.any(1)[:, None]
             live = segment.live()
             counts = (counts if live is None else counts & live)[:, None, :, None]
         else:
             assert self.compress.restore is not None
             restored = self.compress.restore(new.x.transpose(1, 2)).transpose(1, 2)
-            difference, counts = old.x - restored, old.keep[..., None]
+            difference, counts = old.x - restored, old.padding_mask[..., None]
         square = difference.square().masked_fill(~counts, 0.0)
         # row by row, so that slices of a batch weigh in by their rows
         read = counts.expand_as(square).flatten(1).sum(1)

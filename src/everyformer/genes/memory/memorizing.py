@@ -240,7 +240,7 @@ class MemorizingMemory(Memory):
             stored = KeyValueState.empty(rows, *self._dims, device=k.device, dtype=k.dtype)
         else:
             stored = state.stored
-        return StoreLookup(self, tokens, stored.append(k, v, tokens.order, tokens.keep))
+        return StoreLookup(self, tokens, stored.append(k, v, tokens.order, tokens.padding_mask))
 
     def visible(self, tokens: Tokens) -> tuple[Tensor, Tensor]:
         """The first order (B, L) of a token that is in the store of each, and the end."""
@@ -257,7 +257,7 @@ class MemorizingMemory(Memory):
         batch, heads, length, _ = q.shape
         kv_heads = stored.keys.shape[1]
         grouped = q.reshape(batch, kv_heads, -1, q.shape[-1])
-        keep, order = stored.slots()
+        padding_mask, order = stored.slots()
         count = self.options.neighbours
         if not torch.compiler.is_compiling():
             check_memory(
@@ -265,7 +265,7 @@ class MemorizingMemory(Memory):
                 f"{count:,} stored keys for each of {batch * length:,} tokens",
                 "choose fewer with a smaller --memory.neighbours",
             )
-        places = order.masked_fill(~keep, -1)[:, None].expand(-1, kv_heads, -1)
+        places = order.masked_fill(~padding_mask, -1)[:, None].expand(-1, kv_heads, -1)
         low, high = (
             t.expand(batch, -1).repeat(1, heads // kv_heads)[:, None].expand(-1, kv_heads, -1)
             for t in self.visible(tokens)
@@ -331,7 +331,7 @@ class MemorizingMemory(Memory):
         past = [
             j
             for j in range(len(order))
-            if (tokens.keep is None or tokens.keep[row, j])
+            if (tokens.padding_mask is None or tokens.padding_mask[row, j])
             and begin[j] == begin[at]
             and order[j] - begin[j] < end
         ]

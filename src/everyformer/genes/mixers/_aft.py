@@ -50,12 +50,12 @@ class AFTOptions(Options):
     """whether the four projections have a bias"""
 
 
-def hide_padding(k: Tensor, keep: Tensor | None) -> Tensor:
+def hide_padding(k: Tensor, padding_mask: Tensor | None) -> Tensor:
     """Keys (B, L, ...), -inf at padding; rows of padding alone stay: their outputs are dropped."""
-    if keep is None:
+    if padding_mask is None:
         return k
-    visible = keep | ~keep.any(1, keepdim=True)
-    return k.masked_fill(~visible.view(*keep.shape, *[1] * (k.dim() - 2)), -math.inf)
+    visible = padding_mask | ~padding_mask.any(1, keepdim=True)
+    return k.masked_fill(~visible.view(*padding_mask.shape, *[1] * (k.dim() - 2)), -math.inf)
 
 
 def gated(gate: Gate, q: Tensor, average: Tensor) -> Tensor:
@@ -77,11 +77,11 @@ def gated_average(
         return gated(gate, q, v)  # the blocks of no rows or no tokens have no size
     if mask is None:
         return gated(gate, q, average(k, v, None))
-    mask.require("this AFT", frozenset({"keep", "documents"}))
+    mask.require("this AFT", frozenset({"padding_mask", "documents"}))
     mask.check(q.shape[0], q.shape[1], q.shape[1])
     rows, restore = rows_of(torch.cat([q, k, v], -1), mask)
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
-    return restore(gated(gate, q, average(k, v, rows.keep)))
+    return restore(gated(gate, q, average(k, v, rows.padding_mask)))
 
 
 def split_heads(t: Tensor, heads: int) -> Tensor:
@@ -219,16 +219,16 @@ class BandState(State):
             keys=keys[:, 2:].to(self.keys.dtype),
         )
 
-    def after(self, k: Tensor, v: Tensor, length: int, keep: Tensor | None) -> BandState:
+    def after(self, k: Tensor, v: Tensor, length: int, padding_mask: Tensor | None) -> BandState:
         """The state once the last ``length`` tokens of ``extended`` keys and values are read."""
         buffer = self.keys.shape[1]
-        if keep is None:
+        if padding_mask is None:
             old = k[:, : 1 + length]
         else:
-            later = torch.arange(k.shape[1], device=k.device) > keep.sum(1)[:, None]
+            later = torch.arange(k.shape[1], device=k.device) > padding_mask.sum(1)[:, None]
             old = k.masked_fill(later[..., None], -math.inf)
-        keys, values = (next_window(t[:, 1:], buffer, keep) for t in (k, v))
-        seen = advanced(self.seen, length, keep)
+        keys, values = (next_window(t[:, 1:], buffer, padding_mask) for t in (k, v))
+        seen = advanced(self.seen, length, padding_mask)
         return self._made(seen, old, v[:, : old.shape[1]], keys, values)
 
     def _made(self, seen: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> BandState:
@@ -277,7 +277,9 @@ class AttentionFree(StreamingMixer):
         """Softmax averages (B, L, d) of whole rows."""
         raise NotImplementedError
 
-    def resume(self, k: Tensor, v: Tensor, keep: Tensor | None, state: Any) -> tuple[Tensor, State]:
+    def resume(
+        self, k: Tensor, v: Tensor, padding_mask: Tensor | None, state: Any
+    ) -> tuple[Tensor, State]:
         """Softmax averages of tokens that continue those of ``state``, and the state after them."""
         raise NotImplementedError
 
@@ -298,12 +300,12 @@ class AttentionFree(StreamingMixer):
             if tracing():
                 self.show(k, rows)
         else:
-            average, after = self.resume(k, v, rows.keep, state)
+            average, after = self.resume(k, v, rows.padding_mask, state)
         return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
         heads = (project(text.x) for project in (self.query, self.key, self.value))
-        mask = Mask(keep=text.keep, grid=text.grid)
+        mask = Mask(padding_mask=text.padding_mask, grid=text.grid)
         y = self.reference_average(*heads, causal=self.causal, mask=mask, gate=self.options.gate)
         return self.out(y)
 
@@ -311,7 +313,11 @@ class AttentionFree(StreamingMixer):
         """Offer w (H, L, L) and the weights of real tokens (B, 1, L, L), mean over channels."""
         w = self.dense_bias(k.shape[1], rows.grid)
         record(self, "position_bias", lambda: w)
-        record(self, "weights", lambda: mean_weights(hide_padding(k, rows.keep), w, self.causal))
+        record(
+            self,
+            "weights",
+            lambda: mean_weights(hide_padding(k, rows.padding_mask), w, self.causal),
+        )
 
 
 MOST_WEIGHTS = 2**22

@@ -131,7 +131,7 @@ class KernelAttention(HeadMixer):
         return None
 
     def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
-        x, keep = rows.x, rows.keep
+        x, padding_mask = rows.x, rows.padding_mask
         drawn = self.draw(carried=state is not None)
         apply_rotary: Rotary = identity
         if self.position is not None:
@@ -155,14 +155,15 @@ class KernelAttention(HeadMixer):
             gate, written = gates
             level = written if level is None else level + written
         if tracing():
-            self._record((features, keys), (keep, level, gate))
-            record(self, "exact", lambda: self._exact(q, k, keep, gates))
+            self._record((features, keys), (padding_mask, level, gate))
+            record(self, "exact", lambda: self._exact(q, k, padding_mask, gates))
         if not self.causal:
-            y = ask(features, read_all(keys, v, keep, level), self.guard, v.dtype)
+            y = ask(features, read_all(keys, v, padding_mask, level), self.guard, v.dtype)
             return MixerOutput(self.merge(y), None, {})
         assert state is None or isinstance(state, KernelState)
         y, after = kernel_attention(
-            features, keys, v, keep=keep, level=level, gate=gate, state=state, guard=self.guard,
+            features, keys, v,
+            padding_mask=padding_mask, level=level, gate=gate, state=state, guard=self.guard,
             feature_map=by,
         )  # fmt: skip
         return MixerOutput(self.merge(y), None if state is None else after, {})
@@ -174,8 +175,8 @@ class KernelAttention(HeadMixer):
         scores = self.reference_scores(q, k, self.draw(carried=False, again=False))
         gates = self.literal_gates(text.x)
         if gates is not None:
-            scores = scores * gate_weights(gates, text.keep)
-        visible = self._visible(q, text.keep)
+            scores = scores * gate_weights(gates, text.padding_mask)
+        visible = self._visible(q, text.padding_mask)
         return self.merge(dense_average(scores, v, visible, self.guard))
 
     def empty_state(self, batch: int, **like: Any) -> KernelState:
@@ -189,7 +190,7 @@ class KernelAttention(HeadMixer):
         k, v = self.project.one(keys.x, "key"), self.project.one(values, "value")
         features, level = self.key_features(k, self.draw(carried=False))
         seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
-        return ContextSums(seen, read_all(features, v, keys.keep, level))
+        return ContextSums(seen, read_all(features, v, keys.padding_mask, level))
 
     def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextSums)
@@ -219,9 +220,9 @@ class KernelAttention(HeadMixer):
 
     def _record(self, features: tuple[Tensor, Tensor], logs: tuple[Tensor | None, ...]) -> None:
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
-        (q, k), (keep, level, gate) = features, logs
+        (q, k), (padding_mask, level, gate) = features, logs
         record(self, "features", lambda: k)
-        visible = self._visible(q, keep)
+        visible = self._visible(q, padding_mask)
 
         def weights() -> Tensor:
             scores = q @ k.mT
@@ -236,7 +237,7 @@ class KernelAttention(HeadMixer):
         record(self, "weights", weights)
 
     def _exact(
-        self, q: Tensor, k: Tensor, keep: Tensor | None, gates: tuple[Tensor, Tensor] | None
+        self, q: Tensor, k: Tensor, padding_mask: Tensor | None, gates: tuple[Tensor, Tensor] | None
     ) -> Tensor:
         """The weights (B, H, L, L) of the kernel itself, where features only estimate it."""
         logs = self.log_kernel(q, k)
@@ -244,27 +245,29 @@ class KernelAttention(HeadMixer):
             logs = widened(q) @ widened(k).mT / math.sqrt(self.head_dim)
         if gates is not None:
             gate, written = gates
-            gate = gate if keep is None else gate.masked_fill(~keep[:, None], 0)
+            gate = gate if padding_mask is None else gate.masked_fill(~padding_mask[:, None], 0)
             logs = logs + (written - gate.cumsum(2))[:, :, None]
-        visible = self._visible(q, keep)
+        visible = self._visible(q, padding_mask)
         logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
         return logs.softmax(-1).nan_to_num(0)
 
-    def _visible(self, q: Tensor, keep: Tensor | None) -> Tensor | None:
+    def _visible(self, q: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """Visible pairs among the tokens of one call, broadcastable to (B, H, L, L)."""
         at = torch.arange(q.shape[2], device=q.device)[None]
-        return visibility(None, at, at, causal=self.causal, windows=(None,), keep=keep).mask
+        return visibility(
+            None, at, at, causal=self.causal, windows=(None,), padding_mask=padding_mask
+        ).mask
 
 
-def gate_weights(gate: Tensor, keep: Tensor | None) -> Tensor:
+def gate_weights(gate: Tensor, padding_mask: Tensor | None) -> Tensor:
     """(1 - g_s) prod_{s < u <= t} g_u (B, H, L, L) of g (B, H, L), each row over its largest.
 
     The factor of a row cancels in the average. Padding has g = 1 and writes nothing.
     """
     written = 1 - gate
-    if keep is not None:
-        gate = gate.masked_fill(~keep[:, None], 1)
-        written = written.masked_fill(~keep[:, None], 0)
+    if padding_mask is not None:
+        gate = gate.masked_fill(~padding_mask[:, None], 1)
+        written = written.masked_fill(~padding_mask[:, None], 0)
     one = torch.eye(gate.shape[-1], dtype=gate.dtype, device=gate.device)
     row, rows = torch.zeros_like(gate), []
     for t in range(gate.shape[-1]):

@@ -71,9 +71,9 @@ def aft_conv_reference(
         w = line_bias(kernel, length, causal)
         return aft_full_reference(q, keys, v, w, causal=causal, mask=mask, gate=gate)
     w = picture_bias(kernel, _grid(mask, grid, length, causal))
-    keep = None if mask is None else mask.keep
-    y = aft_full_reference(q, hide_padding(keys, keep), v, w, gate=gate)
-    return y if keep is None else y * keep[..., None]
+    padding_mask = None if mask is None else mask.padding_mask
+    y = aft_full_reference(q, hide_padding(keys, padding_mask), v, w, gate=gate)
+    return y if padding_mask is None else y * padding_mask[..., None]
 
 
 def line_bias(kernel: Tensor, length: int, causal: bool) -> Tensor:
@@ -107,8 +107,8 @@ def aft_conv(
         k: (B, L, heads), one key a head, or (B, L, d).
         kernel: (heads, s) on a line or (heads, s, s) on a picture, s odd.
         causal: on a line only: average over t' <= t; the taps are the offsets -(s - 1) .. 0.
-        mask: ``keep`` is honoured, and ``documents`` on a line; padded outputs are zero. Tokens of
-            a picture keep their cells, on a line the real ones close ranks.
+        mask: ``padding_mask`` is honoured, on a line ``documents`` too; padded outputs are 0.
+            Tokens of a picture keep their cells, on a line the real ones close ranks.
         grid: (lines, columns) of the picture; default ``mask.grid``.
 
     ``gate`` and what is returned as in `aft_full`.
@@ -126,31 +126,33 @@ def aft_conv(
         return gated_average(q, k, v, mask, gate, line)
     picture = _grid(mask, grid, k.shape[1], causal)
     if mask is not None:
-        mask.require("AFT-conv on a picture", frozenset({"keep", "grid"}))
-    hidden = Mask(keep=checked_keep(v, mask), grid=picture)
+        mask.require("AFT-conv on a picture", frozenset({"padding_mask", "grid"}))
+    hidden = Mask(padding_mask=checked_keep(v, mask), grid=picture)
     rows, restore = rows_of(torch.cat([q, k, v], -1), hidden, planar=True)
     q, k, v = rows.x.split([q.shape[-1], k.shape[-1], v.shape[-1]], -1)
 
     def average(k: Tensor, v: Tensor, _: Tensor | None) -> Tensor:
-        return picture_average(k, v, rows.keep, kernel, picture)
+        return picture_average(k, v, rows.padding_mask, kernel, picture)
 
     return restore(gated_average(q, k, v, None, gate, average))
 
 
-def line_average(k: Tensor, v: Tensor, keep: Tensor | None, kernel: Tensor, causal: bool) -> Tensor:
+def line_average(
+    k: Tensor, v: Tensor, padding_mask: Tensor | None, kernel: Tensor, causal: bool
+) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens come first."""
-    k = k if causal else hide_padding(k, keep)
+    k = k if causal else hide_padding(k, padding_mask)
     heads = kernel.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
     return banded_average(k, v, kernel[:, None], causal=causal).flatten(2)
 
 
 def picture_average(
-    k: Tensor, v: Tensor, keep: Tensor | None, kernel: Tensor, grid: Grid
+    k: Tensor, v: Tensor, padding_mask: Tensor | None, kernel: Tensor, grid: Grid
 ) -> Tensor:
     """Averages (B, L, d) over pictures; padding keeps its cells and is not seen."""
     heads = kernel.shape[0]
-    k, v = split_heads(hide_padding(k, keep), heads), split_heads(v, heads)
+    k, v = split_heads(hide_padding(k, padding_mask), heads), split_heads(v, heads)
     return planar_average(k, v, kernel, lines=grid[0]).flatten(2)
 
 
@@ -217,7 +219,7 @@ class AFTConv(AttentionFree):
         if self.planar:
             if self.causal:
                 _grid(None, None, 0, self.causal)
-            self.supported_masks = frozenset({"keep", "grid"})  # type: ignore[misc]
+            self.supported_masks = frozenset({"padding_mask", "grid"})  # type: ignore[misc]
         self.kernel = nn.Parameter(torch.randn(heads, *[o.kernel] * o.dims))
         self.gamma, self.beta = (nn.Parameter(torch.zeros(heads)) for _ in range(2))
 
@@ -228,15 +230,15 @@ class AFTConv(AttentionFree):
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
         if not self.planar:
-            return line_average(k, v, rows.keep, self.w, self.causal)
+            return line_average(k, v, rows.padding_mask, self.w, self.causal)
         grid = _grid(None, rows.grid, k.shape[1], self.causal)
-        return picture_average(k, v, rows.keep, self.w, grid)
+        return picture_average(k, v, rows.padding_mask, self.w, grid)
 
     def resume(
-        self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
+        self, k: Tensor, v: Tensor, padding_mask: Tensor | None, state: BandState
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front."""
-        if keep is None and k.shape[1] == 1:
+        if padding_mask is None and k.shape[1] == 1:
             return state.step(k, v, F.pad(self.w.t(), (0, 0, 1, 0)))
         keys, values = state.extended(k, v)
         w = self.w[:, None]
@@ -244,7 +246,7 @@ class AFTConv(AttentionFree):
         o = banded_average(
             split_heads(keys, heads), split_heads(values, heads), w, causal=True, lead=taps
         )
-        return o.flatten(2), state.after(keys, values, k.shape[1], keep)
+        return o.flatten(2), state.after(keys, values, k.shape[1], padding_mask)
 
     def dense_bias(self, length: int, grid: Grid | None = None) -> Tensor:
         if grid is not None:

@@ -75,10 +75,10 @@ def aft_full_reference(
     visible = torch.ones(batch, length, length, dtype=torch.bool, device=q.device)
     visible = visible.tril() if causal else visible
     real = torch.ones(batch, length, dtype=torch.bool, device=q.device)
-    if mask is not None and mask.keep is not None:
-        real = mask.keep
+    if mask is not None and mask.padding_mask is not None:
+        real = mask.padding_mask
     if mask is not None and mask.documents is not None:
-        runs = runs_of(mask.documents, mask.keep)
+        runs = runs_of(mask.documents, mask.padding_mask)
         visible = visible & (runs[:, :, None] == runs[:, None, :])
     visible = visible & real[:, None, :] & real[:, :, None]
     weights = torch.softmax(scores.masked_fill(~visible[..., None], -math.inf), 2)
@@ -97,8 +97,8 @@ def aft_full(
         w: (N, N) or one a head (heads, N, N), N >= L, row = query; or its factors (u, v), each
             ([heads,] N, rank), w = u v^T, which is then never held whole.
         causal: average over t' <= t instead of all positions.
-        mask: ``keep`` and ``documents`` are honoured; padded outputs are zero. Position t of w is
-            the t-th real token of a row or document.
+        mask: ``padding_mask``, ``documents`` are honoured; padded outputs are 0. Position t of w
+            is the t-th real token of a row or document.
         gate: "sigmoid", "relu" or "identity".
 
     Returns:
@@ -111,14 +111,14 @@ def aft_full(
 
 
 def full_average(
-    k: Tensor, v: Tensor, keep: Tensor | None, w: Tensor | Factors, causal: bool
+    k: Tensor, v: Tensor, padding_mask: Tensor | None, w: Tensor | Factors, causal: bool
 ) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens come first."""
     length = k.shape[1]
     w = as_tables(w, length)
     rows, columns = (w[0], w[1][:, :length]) if isinstance(w, tuple) else (w[..., :length], None)
     # padding is last: causal queries do not see it
-    k = k if causal else hide_padding(k, keep)
+    k = k if causal else hide_padding(k, padding_mask)
     heads = rows.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
     return dense_average(k, v, rows[:, :length], columns, causal=causal).flatten(2)
@@ -183,16 +183,16 @@ class AFTFull(AttentionFree):
         self.position = PositionBias(lines, lines, self.options.rank)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        return full_average(k, v, rows.keep, self.position.w, self.causal)
+        return full_average(k, v, rows.padding_mask, self.position.w, self.causal)
 
     def resume(
-        self, k: Tensor, v: Tensor, keep: Tensor | None, state: FullState
+        self, k: Tensor, v: Tensor, padding_mask: Tensor | None, state: FullState
     ) -> tuple[Tensor, FullState]:
         """New tokens go into the slots after those seen; each row looks up its own rows of w."""
         assert self.max_length is not None
         batch, length, _ = k.shape
-        seen, slots = advanced(state.seen, length, keep), state.keys.shape[1]
-        if keep is None and length == 1 and all_read(state.seen, slots):
+        seen, slots = advanced(state.seen, length, padding_mask), state.keys.shape[1]
+        if padding_mask is None and length == 1 and all_read(state.seen, slots):
             self.check_length(slots + 1)
             (keys, values), room = state.grown(k, v)
             after = FullState(seen, keys, values).in_room(room)
@@ -205,14 +205,14 @@ class AFTFull(AttentionFree):
             slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
             return slots[:, : self.max_length]
 
-        if keep is None and all_read(state.seen, slots):
+        if padding_mask is None and all_read(state.seen, slots):
             # all rows have read as much: new tokens go to the end
             (keys, values), room = state.grown(k, v)
             after = FullState(seen, keys, values).in_room(room)
         else:
             after = FullState(seen, grown(state.keys, k), grown(state.values, v))
         if state.keys.shape[1] == 0:
-            return full_average(k, v, keep, self.position.w, True), after
+            return full_average(k, v, padding_mask, self.position.w, True), after
         position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
         w = self.position.w
         rows, columns = (w, None) if isinstance(w, Tensor) else w

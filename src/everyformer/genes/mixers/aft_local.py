@@ -85,10 +85,10 @@ def aft_local(
     if window < 0:
         raise ConfigError(f"'window' must be at least 0, not {window}")
 
-    def average(k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    def average(k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         length = k.shape[1]
         band = band_of(as_tables(w, length), length, reach(window, length), causal)[0]
-        return local_average(k, v, band, keep, causal)
+        return local_average(k, v, band, padding_mask, causal)
 
     return gated_average(q, k, v, mask, gate, average)
 
@@ -98,9 +98,11 @@ def reach(window: int, length: int) -> int:
     return min(window, length)
 
 
-def local_average(k: Tensor, v: Tensor, band: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+def local_average(
+    k: Tensor, v: Tensor, band: Tensor, padding_mask: Tensor | None, causal: bool
+) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens come first; ``band`` (H, L or 1, n)."""
-    k = k if causal else hide_padding(k, keep)
+    k = k if causal else hide_padding(k, padding_mask)
     heads = band.shape[0]
     k, v = split_heads(k, heads), split_heads(v, heads)
     return banded_average(k, v, band, causal=causal).flatten(2)
@@ -195,14 +197,14 @@ class AFTLocal(AttentionFree):
         return table_rows(w, first, 0, 0, length)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        return local_average(k, v, self.band(k.shape[1])[0], rows.keep, self.causal)
+        return local_average(k, v, self.band(k.shape[1])[0], rows.padding_mask, self.causal)
 
     def resume(
-        self, k: Tensor, v: Tensor, keep: Tensor | None, state: BandState
+        self, k: Tensor, v: Tensor, padding_mask: Tensor | None, state: BandState
     ) -> tuple[Tensor, BandState]:
         """The carried average and the buffer go in front; rows look up their own positions."""
         length = k.shape[1]
-        if keep is None and length == 1:
+        if padding_mask is None and length == 1:
             first = common(state.seen)
             if first is None:
                 self.check_seen(state.seen + 1)
@@ -211,13 +213,13 @@ class AFTLocal(AttentionFree):
                 self.check_length(first + 1)
                 line = self._line(first)
             return state.step(k, v, line[..., None])
-        self.check_seen(state.seen + (length if keep is None else keep.sum(1)))
+        self.check_seen(state.seen + (length if padding_mask is None else padding_mask.sum(1)))
         keys, values = state.extended(k, v)
         o = banded_average(
             batch_as_heads(keys), batch_as_heads(values), self.band(length, state.seen)[:, 0],
             causal=True, lead=self.offsets,
         )  # fmt: skip
-        return heads_as_batch(o), state.after(keys, values, length, keep)
+        return heads_as_batch(o), state.after(keys, values, length, padding_mask)
 
     def _line(self, t: int) -> Tensor:
         """Biases (1 + n,) of the query at position ``t``, one zero in front."""

@@ -62,11 +62,11 @@ def aft_simple(
     return gated_average(q, k, v, mask, gate, partial(simple_average, causal=causal))
 
 
-def simple_average(k: Tensor, v: Tensor, keep: Tensor | None, causal: bool) -> Tensor:
+def simple_average(k: Tensor, v: Tensor, padding_mask: Tensor | None, causal: bool) -> Tensor:
     """Averages (B, L, d) of rows whose real tokens come first."""
     if causal:
         return running_average(k[:, :, None], v[:, :, None])[1].squeeze(2)
-    _, o = total_average(hide_padding(k, keep)[:, :, None], v[:, :, None])
+    _, o = total_average(hide_padding(k, padding_mask)[:, :, None], v[:, :, None])
     return o.to(v.dtype).expand(-1, k.shape[1], -1)
 
 
@@ -110,23 +110,27 @@ class AFTSimple(AttentionFree):
     states = (SimpleState,)
 
     def average(self, k: Tensor, v: Tensor, rows: Rows) -> Tensor:
-        return simple_average(k, v, rows.keep, self.causal)
+        return simple_average(k, v, rows.padding_mask, self.causal)
 
     def resume(
-        self, k: Tensor, v: Tensor, keep: Tensor | None, state: SimpleState
+        self, k: Tensor, v: Tensor, padding_mask: Tensor | None, state: SimpleState
     ) -> tuple[Tensor, SimpleState]:
         """The carried average goes in front as one more token."""
-        if keep is None and k.shape[1] == 1:
+        if padding_mask is None and k.shape[1] == 1:
             lse, average = joined(state.lse, state.average, k[:, 0], v[:, 0])
             after = SimpleState(advanced(state.seen, 1), average, lse)
             return average[:, None].to(v.dtype), after
         k = torch.cat([state.lse[:, None], k], 1)
         v = torch.cat([state.average[:, None], v], 1)
         lse, o = (t.squeeze(2) for t in running_average(k[:, :, None], v[:, :, None]))
-        count = torch.full_like(state.seen, o.shape[1] - 1) if keep is None else keep.sum(1)
+        count = (
+            torch.full_like(state.seen, o.shape[1] - 1)
+            if padding_mask is None
+            else padding_mask.sum(1)
+        )
         last = count[:, None, None].expand(-1, 1, o.shape[2])
         after = SimpleState(
-            advanced(state.seen, o.shape[1] - 1, keep),
+            advanced(state.seen, o.shape[1] - 1, padding_mask),
             o.gather(1, last).squeeze(1).to(state.average.dtype),
             lse.gather(1, last).squeeze(1).to(state.lse.dtype),
         )

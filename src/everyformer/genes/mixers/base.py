@@ -39,7 +39,7 @@ class Rows(NamedTuple):
 
     x: Tensor
     """(B, L, width), zeros where no token is real"""
-    keep: Tensor | None = None
+    padding_mask: Tensor | None = None
     """(B, L) bool, a prefix of True in every row, but for pictures; None: all are real"""
     global_tokens: Tensor | None = None
     """(B, L) bool"""
@@ -54,22 +54,22 @@ class Rows(NamedTuple):
     @property
     def lengths(self) -> Tensor:
         """Numbers of real tokens of the rows: (B or 1,) int64."""
-        if self.keep is None:
+        if self.padding_mask is None:
             return torch.full((1,), self.x.shape[1], device=self.x.device)
-        return self.keep.sum(1)
+        return self.padding_mask.sum(1)
 
     def positions(self, seen: Tensor | None = None) -> Tensor:
         """Positions (B or 1, L) after the ``seen`` (B,) tokens of a state; see `positions_of`."""
-        mask = None if self.keep is None else Mask(keep=self.keep)
+        mask = None if self.padding_mask is None else Mask(padding_mask=self.padding_mask)
         return positions_of(self.x.shape[0], self.x.shape[1], mask, seen, self.x.device)
 
     def pieces(self, size: int) -> Iterator[Rows]:
         """``size`` tokens after the other, of rows that are no pictures."""
         for first in range(0, self.x.shape[1], size):
             part = slice(first, first + size)
-            parts = (self.keep, self.global_tokens, self.sentences)
-            keep, flags, sentences = (None if t is None else t[:, part] for t in parts)
-            yield Rows(self.x[:, part], keep, flags, sentences)
+            parts = (self.padding_mask, self.global_tokens, self.sentences)
+            padding_mask, flags, sentences = (None if t is None else t[:, part] for t in parts)
+            yield Rows(self.x[:, part], padding_mask, flags, sentences)
 
 
 def rows_of(
@@ -82,32 +82,34 @@ def rows_of(
     """
     if mask is None:
         return Rows(x), lambda y: y
-    keep = mask.keep
+    padding_mask = mask.padding_mask
     if mask.documents is not None:
         if planar and mask.grid is not None:
             raise UnsupportedError("a row of packed documents is no picture: leave grid out")
-        packed = unpack(x, mask.documents, keep)
+        packed = unpack(x, mask.documents, padding_mask)
         flags, sentences = _moved(mask, packed.lay)
-        inner = Mask(keep=packed.keep, global_tokens=flags, sentences=sentences)
+        inner = Mask(padding_mask=packed.padding_mask, global_tokens=flags, sentences=sentences)
         rows, restore = rows_of(packed.x, inner)
         return rows, lambda y: repack(restore(y), packed)
     grid = mask.grid if planar else None
-    texts = Rows(x, keep, mask.global_tokens, mask.sentences, grid, prefix)
-    if keep is None:
+    texts = Rows(x, padding_mask, mask.global_tokens, mask.sentences, grid, prefix)
+    if padding_mask is None:
         return texts, lambda y: y
-    parts = (keep[:, :prefix], keep[:, prefix:]) if prefix else (keep,)
+    parts = (padding_mask[:, :prefix], padding_mask[:, prefix:]) if prefix else (padding_mask,)
     if grid is not None or all(_first(part) for part in parts):
-        return texts._replace(x=_cleared(x, keep)), lambda y: _cleared(y, keep)
-    moved = compact(x, keep, prefix or 0)
+        return texts._replace(x=_cleared(x, padding_mask)), lambda y: _cleared(y, padding_mask)
+    moved = compact(x, padding_mask, prefix or 0)
     flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
-    rows = Rows(_cleared(moved.x, moved.keep), moved.keep, flags, sentences, None, prefix)
+    rows = Rows(
+        _cleared(moved.x, moved.padding_mask), moved.padding_mask, flags, sentences, None, prefix
+    )
     return rows, lambda y: spread(y, moved)
 
 
-def _first(keep: Tensor) -> bool:
+def _first(padding_mask: Tensor) -> bool:
     """True where the real tokens of every row are known to come first."""
     # a graph that leaves the length open cannot compare neighbours
-    return not torch.compiler.is_compiling() and surely(keep[:, 1:] <= keep[:, :-1])
+    return not torch.compiler.is_compiling() and surely(padding_mask[:, 1:] <= padding_mask[:, :-1])
 
 
 def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:
@@ -117,9 +119,9 @@ def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None,
     return flags, sentences
 
 
-def _cleared(x: Tensor, keep: Tensor) -> Tensor:
+def _cleared(x: Tensor, padding_mask: Tensor) -> Tensor:
     """Zeros where no token is real, so that not even a NaN there is read."""
-    return x.masked_fill(~keep.view(*keep.shape, *[1] * (x.dim() - 2)), 0)
+    return x.masked_fill(~padding_mask.view(*padding_mask.shape, *[1] * (x.dim() - 2)), 0)
 
 
 class RowMixer(Mixer):
@@ -195,15 +197,15 @@ class RowMixer(Mixer):
         if context is not None:
             self._check_context()
             both = sources(context)
-            keep = checked_keep(both[0], mask)
+            padding_mask = checked_keep(both[0], mask)
             texts = []
             for row, one in enumerate(x):
-                read = (t[row] if keep is None else t[row, keep[row]] for t in both)
+                read = (t[row] if padding_mask is None else t[row, padding_mask[row]] for t in both)
                 texts.append(self.cross_reference(one[None], *(t[None] for t in read)))
             return torch.cat(texts)
         if self.planar and mask.grid is not None:
             rows, restore = rows_of(x, mask, planar=True)
-            keeps = [None] * len(x) if rows.keep is None else rows.keep[:, None]
+            keeps = [None] * len(x) if rows.padding_mask is None else rows.padding_mask[:, None]
             pictures = (
                 Rows(t[None], k, grid=mask.grid) for t, k in zip(rows.x, keeps, strict=True)
             )
@@ -225,8 +227,8 @@ class RowMixer(Mixer):
             return super().read_context(context, mask)
         self._check_context()
         keys_from, values_from = sources(context)
-        keep = checked_keep(keys_from, mask)
-        hidden = None if keep is None else Mask(keep=keep)
+        padding_mask = checked_keep(keys_from, mask)
+        hidden = None if padding_mask is None else Mask(padding_mask=padding_mask)
         keys = rows_of(keys_from, hidden)[0]
         same = values_from is keys_from
         return self.encode_context(keys, keys.x if same else rows_of(values_from, hidden)[0].x)
@@ -234,9 +236,9 @@ class RowMixer(Mixer):
     def _after(self, x: Tensor, mask: Mask, state: State) -> MixerOutput:
         """Packed documents after a state: each in a row of its own, the last one's state stays."""
         assert mask.documents is not None
-        packed = unpack(x, mask.documents, mask.keep)
-        initial = packed.initial(state, runs_after(mask.documents, mask.keep))
-        out = self(packed.x, mask=Mask(keep=packed.keep), state=initial)
+        packed = unpack(x, mask.documents, mask.padding_mask)
+        initial = packed.initial(state, runs_after(mask.documents, mask.padding_mask))
+        out = self(packed.x, mask=Mask(padding_mask=packed.padding_mask), state=initial)
         assert out.state is not None
         after = out.state.reorder(packed.row[:, -1])
         return MixerOutput(repack(out.y, packed), after, out.losses)
@@ -249,9 +251,9 @@ class RowMixer(Mixer):
 def _texts_of(x: Tensor, mask: Mask) -> Iterator[tuple[int, Tensor]]:
     """The row of each text in ``x`` (B, L, ...), and the indices of its real tokens in it."""
     real = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    real = real if mask.keep is None else mask.keep
+    real = real if mask.padding_mask is None else mask.padding_mask
     runs = torch.zeros_like(real, dtype=torch.long)
-    runs = runs if mask.documents is None else runs_of(mask.documents, mask.keep)
+    runs = runs if mask.documents is None else runs_of(mask.documents, mask.padding_mask)
     for row in range(len(x)):
         for run in range(int(runs[row, -1]) + 1):
             at = (real[row] & (runs[row] == run)).nonzero().squeeze(1)
@@ -326,7 +328,7 @@ class BuiltMixer(Mixer):
 class StreamingMixer(RowMixer, BuiltMixer):
     """Base of row mixers that continue a text."""
 
-    supported_masks = frozenset({"keep", "documents"})
+    supported_masks = frozenset({"padding_mask", "documents"})
 
     def check_seen(self, seen: Tensor) -> None:
         """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""

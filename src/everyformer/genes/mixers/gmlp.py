@@ -143,7 +143,7 @@ class SpatialMLP(StreamingMixer):
     """Base of gMLP and aMLP, which differ in the tiny attention alone."""
 
     states = (SpatialState,)
-    supported_masks = frozenset({"keep", "documents", "grid"})
+    supported_masks = frozenset({"padding_mask", "documents", "grid"})
     with_feedforward = False
     options: GMLPOptions
 
@@ -182,20 +182,24 @@ class SpatialMLP(StreamingMixer):
             start(linear)
 
     def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
-        (x, keep), after, tiny = rows[:2], None, None
+        (x, padding_mask), after, tiny = rows[:2], None, None
         first, second = self._open(x)
-        if keep is not None:
-            second = second * keep[..., None].to(second.dtype)
+        if padding_mask is not None:
+            second = second * padding_mask[..., None].to(second.dtype)
         if state is None:
             self.check_length(x.shape[1])
             record(self, "spatial", lambda: self.matrix(x.shape[1]))
             gate = self._parallel(second)
         else:
             assert isinstance(state, SpatialState)
-            gate, after = self._continue(second, keep, state)
+            gate, after = self._continue(second, padding_mask, state)
             tiny = state.attention
         if self.attention is not None:
-            attended = self.attention(x, mask=None if keep is None else Mask(keep=keep), state=tiny)
+            attended = self.attention(
+                x,
+                mask=None if padding_mask is None else Mask(padding_mask=padding_mask),
+                state=tiny,
+            )
             gate = gate + attended.y
             if after is not None:
                 after = replace(after, attention=attended.state).in_room(after.room)
@@ -244,14 +248,14 @@ class SpatialMLP(StreamingMixer):
         return mixed + bias.repeat_interleave(v.shape[-1] // bias.shape[1], dim=1)
 
     def _continue(
-        self, v: Tensor, keep: Tensor | None, state: SpatialState
+        self, v: Tensor, padding_mask: Tensor | None, state: SpatialState
     ) -> tuple[Tensor, SpatialState]:
         """W v + b for new tokens after those of the state; rows may have seen different counts."""
         length = v.shape[1]
-        seen = advanced(state.seen, length, keep)
+        seen = advanced(state.seen, length, padding_mask)
         assert self.max_length is not None
         before = state.rows.shape[1]
-        if keep is None and all_read(state.seen, before):
+        if padding_mask is None and all_read(state.seen, before):
             # all rows have read as much: new tokens go to the end and look up the same lines
             self.check_length(before + length)
             (rows,), room = state.grown(v)

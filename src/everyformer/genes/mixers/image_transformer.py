@@ -118,7 +118,7 @@ class ImageTransformer(PatternAttention):
             )
         self.planar = o.dims == 2 and not causal
         if self.planar:
-            self.supported_masks = frozenset({"keep", "documents", "grid"})  # type: ignore[misc]
+            self.supported_masks = frozenset({"padding_mask", "documents", "grid"})  # type: ignore[misc]
 
     @classmethod
     def for_pictures(
@@ -164,13 +164,13 @@ class ImageTransformer(PatternAttention):
             if state is not None and bounded:
                 self._check_cells(int((state.seen + rows.lengths).max()))
             return self._by_plan(rows, state)
-        plan, keep = self._of_grid(rows), rows.keep
+        plan, padding_mask = self._of_grid(rows), rows.padding_mask
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)
         q, k, v = self.project(rows.x, apply_rotary=partial(self.rotate, positions=positions[None]))
-        if keep is None:
+        if padding_mask is None:
             return self.attend(q, k, v, plan), None
         take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)
-        visible = plan.visible(positions, positions, self.heads) & keep[:, None, None]
+        visible = plan.visible(positions, positions, self.heads) & padding_mask[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
         return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
 
@@ -178,7 +178,7 @@ class ImageTransformer(PatternAttention):
         if text.grid is None:
             return self._reference(text)
         visible = self._of_grid(text).mask(text.x.shape[1], self.heads).to(text.x.device)
-        visible = visible if text.keep is None else visible & text.keep
+        visible = visible if text.padding_mask is None else visible & text.padding_mask
         return self._by_definition(self.project(text.x), visible)
 
     def _of_grid(self, rows: Rows) -> SparsePlan:

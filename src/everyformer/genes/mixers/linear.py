@@ -60,21 +60,22 @@ class Attended(NamedTuple):
 
 def linear_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, guard: Denominator = POSITIVE,
+    padding_mask: Tensor | None = None, guard: Denominator = POSITIVE,
 ) -> Tensor:  # fmt: skip
     """The definition with its L x L matrix, on features; arguments as in `linear_attention`."""
     visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
     visible = visible.tril(k.shape[2] - q.shape[2]) if causal else visible
-    visible = visible if keep is None else visible & keep[:, None, None, :]
+    visible = visible if padding_mask is None else visible & padding_mask[:, None, None, :]
     scores = q @ k.mT
     if gate is not None:
-        scores = scores * gate_weights(gate.exp(), keep)
+        scores = scores * gate_weights(gate.exp(), padding_mask)
     return dense_average(scores, v, visible, guard)
 
 
 def linear_attention(
     q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, gate: Tensor | None = None,
-    keep: Tensor | None = None, state: KernelState | None = None, guard: Denominator = POSITIVE,
+    padding_mask: Tensor | None = None, state: KernelState | None = None,
+    guard: Denominator = POSITIVE,
 ) -> Attended:  # fmt: skip
     """Averages of ``v`` weighted by products of features, in linear time.
 
@@ -104,13 +105,13 @@ def linear_attention(
     if not causal:
         if gate is not None or state is not None:
             raise ConfigError("gates and states follow the order of tokens: give causal=True")
-        sums = read_all(k, v, keep)
+        sums = read_all(k, v, padding_mask)
         count = k.new_full(k.shape[:1], k.shape[2], dtype=torch.long)
-        seen = count if keep is None else keep.sum(1)
+        seen = count if padding_mask is None else padding_mask.sum(1)
         return Attended(ask(q, sums, guard, v.dtype), KernelState(seen, sums))
     level = None if gate is None else torch.log(-torch.expm1(widened(gate)))
     y, after = kernel_attention(
-        q, k, v, keep=keep, level=level, gate=gate, state=state, guard=guard
+        q, k, v, padding_mask=padding_mask, level=level, gate=gate, state=state, guard=guard
     )
     return Attended(y, after)
 

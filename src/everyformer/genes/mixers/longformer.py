@@ -95,7 +95,7 @@ class Longformer(PatternAttention):
     trials = TRIALS
     drawn_for = "mlm"
     states = (KeyValueState, LongformerState)
-    supported_masks = frozenset({"keep", "documents", "global_tokens"})
+    supported_masks = frozenset({"padding_mask", "documents", "global_tokens"})
     Options = LongformerOptions
     options: LongformerOptions
     examples = (
@@ -156,7 +156,7 @@ class Longformer(PatternAttention):
         return SparsePlan(tuple((one, *whole) for one in near))
 
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
-        x, keep, marked = rows[:3]
+        x, padding_mask, marked = rows[:3]
         if state is not None:
             if marked is not None:
                 raise UnsupportedError(
@@ -169,7 +169,7 @@ class Longformer(PatternAttention):
         if tracing():
             record(self, "weights", lambda: self._pairs(rows, heads, self._weights))
         if marked is None and not self.tokens:
-            return self._local_heads(heads, keep, self._local), None
+            return self._local_heads(heads, padding_mask, self._local), None
         graph = torch.compiler.is_compiling()
         by_pairs = marked is not None and (graph or self._dense(heads[0]))
         if by_pairs or torch.compiler.is_exporting():
@@ -179,11 +179,11 @@ class Longformer(PatternAttention):
         if marked is None:
             return self._with_tokens(rows, heads, self.tokens), None
         outputs = []
-        sets = _sets(marked if keep is None else marked & keep)
+        sets = _sets(marked if padding_mask is None else marked & padding_mask)
         for tokens, numbers in sets.items():
             at = torch.tensor(numbers, device=x.device)
             texts, *of = (t.index_select(0, at) for t in (x, *heads))
-            real = None if keep is None else keep.index_select(0, at)
+            real = None if padding_mask is None else padding_mask.index_select(0, at)
             outputs.append(self._with_tokens(Rows(texts, real), (of[0], of[1], of[2]), tokens))
         order = torch.tensor([row for same in sets.values() for row in same], device=x.device)
         return torch.cat(outputs).index_select(0, order.argsort()), None
@@ -199,10 +199,10 @@ class Longformer(PatternAttention):
 
     def _with_tokens(self, rows: Rows, heads: Heads, tokens: tuple[int, ...]) -> Tensor:
         """Heads' outputs (B, H, L, D) of rows with the same global tokens."""
-        x, keep = rows.x, rows.keep
+        x, padding_mask = rows.x, rows.padding_mask
         shared, length = self.project_global is None, x.shape[1]
         plan = self._local if tokens == self.tokens else self._of(tokens, queries=shared)
-        out = self._local_heads(heads, keep, plan)
+        out = self._local_heads(heads, padding_mask, plan)
         tokens = tuple(token for token in tokens if token < length)
         if shared or not tokens:
             return out
@@ -210,22 +210,24 @@ class Longformer(PatternAttention):
         # causal: none of them sees anything after the last one
         read = x[:, : max(tokens) + 1] if self.causal else x
         j = torch.arange(read.shape[1], device=x.device)[None]
-        visible = self._visible(at[None], j, None if keep is None else keep[:, : read.shape[1]])
+        visible = self._visible(
+            at[None], j, None if padding_mask is None else padding_mask[:, : read.shape[1]]
+        )
         q = self._global_queries(x.index_select(1, at), at[None], lengths)
         keys = self._global_keys(read, j, lengths)
         own = self._outputs(q, *keys, visible, at[None], j)
         return out.index_copy(2, at, own.to(out.dtype))
 
-    def _local_heads(self, heads: Heads, keep: Tensor | None, plan: SparsePlan) -> Tensor:
-        return self.attend(*heads, plan, None if keep is None else keep.sum(1))
+    def _local_heads(self, heads: Heads, padding_mask: Tensor | None, plan: SparsePlan) -> Tensor:
+        return self.attend(*heads, plan, None if padding_mask is None else padding_mask.sum(1))
 
     def _pairs(self, rows: Rows, heads: Heads, weigh: Weigh) -> Tensor:
         """All pairs, global tokens by flags: for graphs, short texts and pictures."""
-        x, keep, flags = rows[:3]
+        x, padding_mask, flags = rows[:3]
         positions = torch.arange(x.shape[1], device=x.device)[None]
         flags = self._flags(positions) if flags is None else flags
-        flags = flags if keep is None else flags & keep
-        seen = self._visible(positions, positions, keep)
+        flags = flags if padding_mask is None else flags & padding_mask
+        seen = self._visible(positions, positions, padding_mask)
         windows = self._windows.visible(positions[0], positions[0], self.heads)[None]
         visible = windows | flags[:, None, None]
         if self.project_global is None:
@@ -244,7 +246,7 @@ class Longformer(PatternAttention):
             assert local is not None
             return heads, local
         heads, local = self._by_plan(rows, state.local)
-        x, keep = rows.x, rows.keep
+        x, padding_mask = rows.x, rows.padding_mask
         assert isinstance(local, KeyValueState)
         positions = state.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         last = self.tokens[-1]
@@ -255,10 +257,10 @@ class Longformer(PatternAttention):
         if not count:
             return heads, LongformerState(local.seen, local, state.whole)
         x, positions = x[:, :count], positions[:, :count]
-        keep = None if keep is None else keep[:, :count]
-        holes = keep is not None or state.whole.keep is not None
+        padding_mask = None if padding_mask is None else padding_mask[:, :count]
+        holes = padding_mask is not None or state.whole.padding_mask is not None
         k, v = self._global_keys(x, positions)
-        whole = state.whole.append(k, v, positions if holes else None, keep)
+        whole = state.whole.append(k, v, positions if holes else None, padding_mask)
         real, j = whole.slots()
         visible = self._visible(positions, j, real)
         own = self._weighed(
@@ -303,9 +305,9 @@ class Longformer(PatternAttention):
         k, v = self.project_global.one(x, "key"), self.project_global.one(x, "value")
         return self.rotate(k, positions, lengths), v
 
-    def _visible(self, i: Tensor, j: Tensor, keep: Tensor | None) -> Tensor:
+    def _visible(self, i: Tensor, j: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Flags (B or 1, 1, L, S) of real keys at ``j``; causal: of none after the query ``i``."""
-        visible = torch.ones_like(j, dtype=torch.bool) if keep is None else keep
+        visible = torch.ones_like(j, dtype=torch.bool) if padding_mask is None else padding_mask
         visible = visible[:, None, None]
         return visible & (j[:, None, None] <= i[:, None, :, None]) if self.causal else visible
 

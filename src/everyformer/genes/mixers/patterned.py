@@ -179,16 +179,16 @@ class PatternAttention(HeadMixer):
         """`heads_of` by the plan alone."""
         assert state is None or isinstance(state, KeyValueState)
         (q, k, v), positions = self._project(rows, state)
-        keep = rows.keep
+        padding_mask = rows.padding_mask
         fresh = state is None or state.keys.shape[2] == 0
         new = place = None
         if state is not None:
-            if keep is None and state.keep is None and len(rows.x[0]) == 1:
+            if padding_mask is None and state.padding_mask is None and len(rows.x[0]) == 1:
                 place = common(state.seen)
-            holes = state.keep is not None or keep is not None
-            new = state.append(k, v, positions if holes else None, keep)
+            holes = state.padding_mask is not None or padding_mask is not None
+            new = state.append(k, v, positions if holes else None, padding_mask)
         if fresh:
-            heads = self._whole(q, k, v, keep)
+            heads = self._whole(q, k, v, padding_mask)
         else:
             assert new is not None
             heads = self._continued(q, positions, new, place)
@@ -203,9 +203,9 @@ class PatternAttention(HeadMixer):
         q, k, v = self.project(rows.x, apply_rotary=apply_rotary)
         return (q, k, v), positions
 
-    def _whole(self, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None) -> Tensor:
+    def _whole(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Heads' outputs (B, H, L, D) of texts from their beginning."""
-        lengths = None if keep is None else keep.sum(1)
+        lengths = None if padding_mask is None else padding_mask.sum(1)
         plan, scores = self.plan(q.shape[2]), self.scores
         if tracing():
             record(self, "weights", lambda: dense_weights(q, k, plan, lengths, scores))
@@ -230,13 +230,13 @@ class PatternAttention(HeadMixer):
             mask, seen = shared(_row, plan.text, place, size, self.heads, q.dtype)
             keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
             return self.scores.attend(q, keys, values, Visibility(mask=mask))
-        keep, at = cache.keep, cache.slots()[1]
+        padding_mask, at = cache.padding_mask, cache.slots()[1]
         pieces = []
         for first in range(0, q.shape[2], PIECE):
             queries, i = q, positions
             if q.shape[2] > PIECE:
                 queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            visible, j, seen = shared(_visible, plan, i, at, keep, self.heads)
+            visible, j, seen = shared(_visible, plan, i, at, padding_mask, self.heads)
             keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
             pieces.append(self._weighed(queries, keys, values, visible, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
@@ -300,12 +300,12 @@ class PatternAttention(HeadMixer):
 
 
 def _visible(
-    plan: SparsePlan, i: Tensor, at: Tensor, keep: Tensor | None, heads: int
+    plan: SparsePlan, i: Tensor, at: Tensor, padding_mask: Tensor | None, heads: int
 ) -> tuple[Tensor, Tensor, slice | Tensor | None]:
     """Visible pairs (B or 1, H or 1, L, n) of queries at ``i`` and those keys, of the ones at
     ``at`` (B, S), that some query sees; their positions (B, n), and where they are (None: all)."""
     visible = plan.visible(i, at, heads)
-    visible = visible if keep is None else visible & keep[:, None, None]
+    visible = visible if padding_mask is None else visible & padding_mask[:, None, None]
     if not readable(visible):
         return visible, at, None
     where = _places(visible.any((0, 1, 2)))
@@ -371,9 +371,9 @@ def _addends(visible: Tensor, dtype: torch.dtype) -> Tensor:
     return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -math.inf)
 
 
-def _needed(plan: SparsePlan, seen: Tensor, keep: Tensor, at: Tensor) -> Tensor | None:
+def _needed(plan: SparsePlan, seen: Tensor, padding_mask: Tensor, at: Tensor) -> Tensor | None:
     """The slots that later queries may see, and the last one; None where they are most of all."""
-    needed = (plan.needed(at, seen[:, None]) & keep).any(0)
+    needed = (plan.needed(at, seen[:, None]) & padding_mask).any(0)
     needed[-1] = True
     return None if 2 * int(needed.sum()) > len(needed) else needed.nonzero().squeeze(1)
 

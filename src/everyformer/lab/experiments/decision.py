@@ -257,7 +257,7 @@ def shortest(model: Model, graph: GraphWalk) -> float:
     for step in range(STEPS):
         states[:, step], keep[:, step] = at, True
         options: dict[str, Any] = {"returns": returns, "actions": actions, "timesteps": times}
-        logits = model(states, mask=Mask(keep=keep), **options).logits[:, step]
+        logits = model(states, mask=Mask(padding_mask=keep), **options).logits[:, step]
         at = logits.masked_fill(~joined[at], -torch.inf).argmax(1)
         actions[:, step] = at
         arrived = torch.where((at == graph.goal) & (arrived > STEPS), step + 1, arrived)

@@ -170,7 +170,7 @@ def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[f
     for start in range(STARTS):
         model = make_model(data, wiring, layers, STARTS * seed + start)
         batch = data.train_batch(start, BATCH, seed)
-        mask = None if batch.keep is None else Mask(keep=batch.keep)
+        mask = None if batch.padding_mask is None else Mask(padding_mask=batch.padding_mask)
         loss = model(batch.inputs, targets=batch.targets, mask=mask).loss
         assert loss is not None
         loss.backward()
@@ -228,7 +228,7 @@ def exact_matches(model: Model, data: Dataset) -> float:
     """Share of held-out targets that greedy decoding gives in every token."""
     right = []
     for batch in data.validation_batches(64, 256):
-        mask = None if batch.keep is None else Mask(keep=batch.keep)
+        mask = None if batch.padding_mask is None else Mask(padding_mask=batch.padding_mask)
         outputs = beam_search(model, batch.inputs, mask, BeamConfig(beam=1, extra=4))
         for targets, [best, *_] in zip(batch.targets.tolist(), outputs, strict=True):
             tokens = [token for token in targets if token != -100][:-1]

@@ -72,16 +72,16 @@ def _masks(mixers: Sequence[Mixer], size: int) -> Panels:
     places = torch.arange(size)[None]
     real, first = size - size // 4, size - size // 3
     cases: list[tuple[str, Mask | None]] = [("", None)]
-    if all("keep" in mixer.supported_masks for mixer in mixers):
-        cases.append((f"\n{size - real} padded", Mask(keep=places < real)))
+    if all("padding_mask" in mixer.supported_masks for mixer in mixers):
+        cases.append((f"\n{size - real} padded", Mask(padding_mask=places < real)))
     if all("documents" in mixer.supported_masks for mixer in mixers):
         cases.append(("\n2 documents", Mask(documents=(places >= first).long())))
     panels = []
     for name, causal, window in dict.fromkeys(kind for m in mixers for kind in _kinds(m)):
         for title, mask in cases:
-            keep = None if mask is None else mask.keep
+            padding_mask = None if mask is None else mask.padding_mask
             seen = visibility(
-                mask, places, places, causal=causal, windows=(window,), keep=keep
+                mask, places, places, causal=causal, windows=(window,), padding_mask=padding_mask
             ).mask
             visible = torch.ones(size, size)
             if seen is not None:

@@ -208,8 +208,8 @@ class Predictor(ABC):
             for index in range(len(part.inputs)):
                 number += 1
                 inputs = part.inputs[index]
-                if part.keep is not None:
-                    inputs = inputs[part.keep[index]]
+                if part.padding_mask is not None:
+                    inputs = inputs[part.padding_mask[index]]
                 value = inputs.numpy()
                 if not self.asks(value):
                     continue
@@ -277,7 +277,7 @@ class Predictor(ABC):
             DivergedError: it is not finite.
         """
         device = next(self.model.parameters()).device
-        inputs, keep = _padded(rows, front)
+        inputs, padding_mask = _padded(rows, front)
         if inputs.dtype == torch.int64 and inputs.dim() == 2:
             most = int(inputs.max())
             if most >= self.config.vocabulary:
@@ -285,12 +285,14 @@ class Predictor(ABC):
                     f"there is a token {most}, but {self.name} has {self.config.vocabulary:,} "
                     "tokens, counted from 0: give tokens of its own tokenizer"
                 )
-        mask = None if keep is None else Mask(keep=keep.to(device))
+        mask = None if padding_mask is None else Mask(padding_mask=padding_mask.to(device))
         with forked_random(device), torch.no_grad(), evaluating(self.model):
             # members that draw random numbers draw the same for every batch
             torch.manual_seed(0)
             result: Tensor = self.model(inputs.to(device), mask=mask, **how).logits.cpu().double()
-        real = result if keep is None or result.dim() != 3 or front else result[keep]
+        real = (
+            result if padding_mask is None or result.dim() != 3 or front else result[padding_mask]
+        )
         if not bool(real.isfinite().all()):
             raise DivergedError(
                 f"{self.name} gives no finite numbers: its training diverged, or what it reads is "
@@ -318,5 +320,5 @@ def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | N
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     if int(lengths.min()) == inputs.shape[1]:
         return inputs, None
-    keep = torch.arange(inputs.shape[1]) < lengths
-    return inputs, keep.flip(1) if front else keep
+    padding_mask = torch.arange(inputs.shape[1]) < lengths
+    return inputs, padding_mask.flip(1) if front else padding_mask

@@ -31,12 +31,12 @@ TILES = {True: 32, False: 64}
 
 
 def forward(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
     *_of_map: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The results of the operator `kernel_attention`, from its arguments; features were made."""
-    call = _Call.of(q, k, v, keep, level, gate)
+    call = _Call.of(q, k, v, padding_mask, level, gate)
     y = v.new_empty(call.batch, call.length, call.heads, call.values)
     totals = sums.new_empty(call.batch, call.length, call.heads, 1)
     starts = sums.new_empty(call.segments + 1, *sums.shape)
@@ -56,12 +56,12 @@ def forward(
 
 
 def backward(
-    q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+    q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, *_of_map: Any,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """The results of its backward pass, likewise."""
-    call, g = _Call.of(q, k, v, keep, level, gate), _stepped(grad_y.transpose(1, 2))
+    call, g = _Call.of(q, k, v, padding_mask, level, gate), _stepped(grad_y.transpose(1, 2))
     dq, dk, dv = (torch.empty(t.shape, dtype=t.dtype, device=t.device) for t in (q, k, v))
     moved = starts.new_empty(v.shape[:3])
     down, scale, last = (torch.empty_like(call.levels.own) for _ in range(3))
@@ -149,7 +149,7 @@ class _Call(NamedTuple):
 
     @classmethod
     def of(
-        cls, q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None, level: Tensor | None,
+        cls, q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
         gate: Tensor | None,
     ) -> _Call:  # fmt: skip
         """The call on these arguments, whose levels are read."""
@@ -157,9 +157,11 @@ class _Call(NamedTuple):
         rows, chunks = batch * heads, triton.cdiv(length, CHUNK)
         tokens = [v.new_empty(rows, chunks * CHUNK, dtype=torch.float32) for _ in range(3)]
         of_chunks = [v.new_empty(rows, chunks, dtype=torch.float32) for _ in range(2)]
-        level, gate, keep = (None if t is None else t.contiguous() for t in (level, gate, keep))
+        level, gate, padding_mask = (
+            None if t is None else t.contiguous() for t in (level, gate, padding_mask)
+        )
         read_levels[rows * chunks,](
-            level, gate, keep, *tokens, *of_chunks, length, heads, chunks, CHUNK
+            level, gate, padding_mask, *tokens, *of_chunks, length, heads, chunks, CHUNK
         )
         q, k, v = _stepped(q), _stepped(k), _stepped(v)
         levels = _Levels(*tokens, *of_chunks)

@@ -15,7 +15,7 @@ LOWEST = tl.constexpr(torch.finfo(torch.float32).min)
 
 @kernel
 def read_levels(
-    level, gate, keep, weights, highest, own, largest, faded, length, heads, chunks,
+    level, gate, padding_mask, weights, highest, own, largest, faded, length, heads, chunks,
     CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Of every token w, the running maximum of w and e^{w - max w}; of every chunk max w and the
@@ -29,8 +29,8 @@ def read_levels(
         passed += tl.cumsum(tl.load(gate + x * length + t, real, 0.0).to(tl.float32), 0)
     if level is not None:
         w += tl.load(level + x * length + t, real, 0.0).to(tl.float32)
-    if keep is not None:
-        real = real & (tl.load(keep + x // heads * length + t, real, 0) != 0)
+    if padding_mask is not None:
+        real = real & (tl.load(padding_mask + x // heads * length + t, real, 0) != 0)
     w = tl.where(real, w - passed, float("-inf"))
     top = tl.max(w, 0)
     into = at * CHUNK + order

@@ -188,20 +188,20 @@ class AdaptiveSpan(HeadMixer):
         first = last = after = None
         if state is not None:
             past = self._past(state, max(spans.farthest))
-            holes = past.keep is not None or rows.keep is not None
+            holes = past.padding_mask is not None or rows.padding_mask is not None
             positions = rows.positions(state.seen) if holes else None
-            if past.keep is not None:
-                first = past.keys.shape[2] - past.keep.sum(1)
-            after = past.append(k, v, positions, rows.keep)
+            if past.padding_mask is not None:
+                first = past.keys.shape[2] - past.padding_mask.sum(1)
+            after = past.append(k, v, positions, rows.padding_mask)
             k, v = after.keys, after.values
-        elif not self.causal and rows.keep is not None:
+        elif not self.causal and rows.padding_mask is not None:
             last = rows.lengths
         y = self._attend(q, k, v, spans, first, last)
         if state is not None:
             assert after is not None
             state = self._carried(rows, state, after, spans.farthest)
         self._show(rows, q, k, spans.z)
-        return MixerOutput(self.merge(y), state, self._losses(spans, rows.keep))
+        return MixerOutput(self.merge(y), state, self._losses(spans, rows.padding_mask))
 
     def _past(self, state: State, farthest: int) -> KeyValueState:
         """Keys and values from before the tokens, side by side; of a memory's rows, as the
@@ -214,7 +214,7 @@ class AdaptiveSpan(HeadMixer):
         rows = self.memory.rows_of(state).last(farthest).side_by_side()
         inputs = rows.keys[:, 0]
         k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
-        return KeyValueState(rows.seen, k, v, rows.keep, rows.positions)
+        return KeyValueState(rows.seen, k, v, rows.padding_mask, rows.positions)
 
     def _carried(
         self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
@@ -226,7 +226,7 @@ class AdaptiveSpan(HeadMixer):
             # in training a span may be longer at the next segment
             seen = self.memory.slots if self.training else self._reach_of(farthest)
             return after.last(min(seen, self.memory.slots))
-        segment = Segment(rows.x, rows.positions(before.seen), rows.keep, None)
+        segment = Segment(rows.x, rows.positions(before.seen), rows.padding_mask, None)
         return self.memory.remember(before, segment)[0]
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
@@ -237,11 +237,11 @@ class AdaptiveSpan(HeadMixer):
             return after
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
-        keep = None if mask is None else mask.keep
-        positions = Rows(x, keep).positions(state.seen)
+        padding_mask = None if mask is None else mask.padding_mask
+        positions = Rows(x, padding_mask).positions(state.seen)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         reach = self._reach_of(self._spans(x[:, :1]).farthest)
-        return state.append(k, v, positions, keep).last_in_room(reach)
+        return state.append(k, v, positions, padding_mask).last_in_room(reach)
 
     def _spans(self, x: Tensor) -> Spans:
         """Spans of the tokens of ``x``; those of weights are remembered from step to step."""
@@ -289,15 +289,15 @@ class AdaptiveSpan(HeadMixer):
             farthest=spans.farthest, first=first, last=last, scale=scale, dropout=self.dropout,
         )  # fmt: skip
 
-    def _losses(self, spans: Spans, keep: Tensor | None) -> Losses:
+    def _losses(self, spans: Spans, padding_mask: Tensor | None) -> Losses:
         """lambda times the mean z, over heads and, of dynamic spans, over real tokens."""
         weight = self.options.penalty
         if not weight:
             return {}
-        if keep is None or spans.z.shape[2] == 1:
+        if padding_mask is None or spans.z.shape[2] == 1:
             return {"span": weight * spans.z.mean()}
         mean = spans.z.mean(1)
-        return {"span": weight * (mean * keep).sum() / keep.sum().clamp(min=1)}
+        return {"span": weight * (mean * padding_mask).sum() / padding_mask.sum().clamp(min=1)}
 
     def _show(self, rows: Rows, q: Tensor, k: Tensor, z: Tensor) -> None:
         """Offer spans, and the weights of texts from their beginning."""
@@ -308,21 +308,27 @@ class AdaptiveSpan(HeadMixer):
 
         def sums() -> tuple[Tensor, Tensor]:
             each = spans().mean(1).expand(rows.x.shape[:2])
-            real = torch.ones_like(each) if rows.keep is None else rows.keep.to(each)
+            real = (
+                torch.ones_like(each) if rows.padding_mask is None else rows.padding_mask.to(each)
+            )
             return (each * real).sum(), real.sum()
 
         tally("span", sums)
         record(self, "spans", lambda: spans()[0, :, 0] if z.shape[2] == 1 else spans()[0])
         if tracing() and q.shape[2] == k.shape[2]:
-            record(self, "weights", lambda: self._weights(q, k, z, rows.keep))
+            record(self, "weights", lambda: self._weights(q, k, z, rows.padding_mask))
 
-    def _weights(self, q: Tensor, k: Tensor, z: Tensor, keep: Tensor | None = None) -> Tensor:
+    def _weights(
+        self, q: Tensor, k: Tensor, z: Tensor, padding_mask: Tensor | None = None
+    ) -> Tensor:
         ramp = self.options.ramp
-        return soft_weights(q, k, self.vectors, z + ramp, reach=self.reach, ramp=ramp, keep=keep)
+        return soft_weights(
+            q, k, self.vectors, z + ramp, reach=self.reach, ramp=ramp, padding_mask=padding_mask
+        )
 
     def text_reference(self, text: Rows) -> Tensor:
         q, k, v = self.project(text.x)
-        weights = self._weights(q, k, self._z(text.x), text.keep)
+        weights = self._weights(q, k, self._z(text.x), text.padding_mask)
         return self.merge(weights.to(v.dtype) @ v)
 
     def empty_state(self, batch: int, **like: Any) -> State:

@@ -10,7 +10,7 @@ from everyformer.engines.softmax.spans import Reach
 
 def soft_weights(
     q: Tensor, k: Tensor, table: Tensor, ends: Tensor, *, reach: Reach, ramp: float,
-    keep: Tensor | None = None,
+    padding_mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The matrix A (B, H, L, L).
 
@@ -27,8 +27,8 @@ def soft_weights(
     slope = (ends[..., None] - (x.abs() - reach.near)) / ramp
     # both ends of the ramp have its gradient, which torch's clamp gave them before 2.14
     m = torch.where((slope >= 0) & (slope <= 1), slope, slope.detach().clamp(0, 1)) * visible
-    if keep is not None:
-        m = m * keep[:, None, None]
+    if padding_mask is not None:
+        m = m * padding_mask[:, None, None]
     known = table[(far - x).clamp(0, len(table) - 1)]
     scores = (q[:, :, :, None] * (k[:, :, None] + known)).sum(-1) / math.sqrt(q.shape[-1])
     visible_scores = scores.masked_fill(m == 0, -math.inf)

@@ -63,7 +63,7 @@ class Attention(BuiltMixer):
     name = "attention"
     trials = TRIALS
     states: tuple[type[State], ...] = (KeyValueState, ContextState)
-    supported_masks = frozenset({"keep", "allowed", "bias", "documents", "grid"})
+    supported_masks = frozenset({"padding_mask", "attention_mask", "bias", "documents", "grid"})
     accepts_positions = True
     accepts_memory = True
     supports_cross = True
@@ -168,12 +168,12 @@ class Attention(BuiltMixer):
         """
         q, k, v = heads
         holes = _has_holes(mask, cache)
-        keep = None if mask is None else mask.keep
+        padding_mask = None if mask is None else mask.padding_mask
         of_q = of_k = positions
         if cache is not None:
-            cache = cache.append(k, v, positions, keep)
+            cache = cache.append(k, v, positions, padding_mask)
             k, v = cache.keys, cache.values
-            keep, of_k = cache.slots() if holes else (None, None)
+            padding_mask, of_k = cache.slots() if holes else (None, None)
         if not holes:
             # from now on positions matter by their distances alone
             of_k = shared(counted, k.shape[2], k.device)
@@ -181,9 +181,15 @@ class Attention(BuiltMixer):
         assert of_q is not None
         assert of_k is not None
         packed = mask is not None and mask.documents is not None
-        regular = farthest is None and not packed and counts_up(keep)
+        regular = farthest is None and not packed and counts_up(padding_mask)
         visible = visibility(
-            mask, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep, regular=regular
+            mask,
+            of_q,
+            of_k,
+            causal=self.causal,
+            windows=self.windows,
+            padding_mask=padding_mask,
+            regular=regular,
         )
         pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
         return Placed((q, k, v, visible, pairs), cache)
@@ -195,7 +201,7 @@ class Attention(BuiltMixer):
         self.check_input(x, context, mask, None)
         q, k, v = self.project_heads(x, context)
         tokens = q, k, v
-        keep = None if mask is None else mask.keep
+        padding_mask = None if mask is None else mask.padding_mask
         q_positions, k_positions = (torch.arange(n)[None] for n in (x.shape[1], k.shape[2]))
         if context is None:
             q_positions = k_positions = self.positions(x, mask, None)
@@ -203,7 +209,7 @@ class Attention(BuiltMixer):
         causal, windows = (self.causal, self.windows) if context is None else (False, (None,))
         visible = visibility(
             None if mask is None else mask.without("bias"),
-            q_positions, k_positions, causal=causal, windows=windows, keep=keep,
+            q_positions, k_positions, causal=causal, windows=windows, padding_mask=padding_mask,
         ).mask  # fmt: skip
         o, inside = self.options, self.position if context is None else None
         literal: Any = partial(
@@ -237,11 +243,11 @@ class Attention(BuiltMixer):
         """Project a context once; `forward` takes the result as ``state`` at every step."""
         keys_from, values_from = sources(context)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
-        keep = None if mask is None else mask.keep
-        if keep is None:
-            keep = torch.ones(keys_from.shape[:2], dtype=torch.bool, device=k.device)
+        padding_mask = None if mask is None else mask.padding_mask
+        if padding_mask is None:
+            padding_mask = torch.ones(keys_from.shape[:2], dtype=torch.bool, device=k.device)
         seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
-        return ContextState(seen=seen, keys=k, values=v, keep=keep)
+        return ContextState(seen=seen, keys=k, values=v, padding_mask=padding_mask)
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         if self.memory is not None:
@@ -252,8 +258,8 @@ class Attention(BuiltMixer):
         assert isinstance(state, KeyValueState)
         positions = self.positions(x, mask, state.seen)
         k, v = self.project.keys_and_values(x)
-        keep = None if mask is None else mask.keep
-        return state.append(self.rotate(k, positions), v, positions, keep).last(self.reach)
+        padding_mask = None if mask is None else mask.padding_mask
+        return state.append(self.rotate(k, positions), v, positions, padding_mask).last(self.reach)
 
     @property
     def supports_subset(self) -> bool:
@@ -269,7 +275,7 @@ class Attention(BuiltMixer):
         hiding = of_queries(mask, chosen)
         if state is not None:
             hiding, _ = with_past(hiding, x.shape[1], state.keys.shape[2])
-        keep = None if mask is None else mask.keep
+        padding_mask = None if mask is None else mask.padding_mask
         of_k = self.positions(x, mask, None if state is None else state.seen)
         of_k = of_k.expand(x.shape[0], -1)
         of_q = chosen.pick(of_k)
@@ -281,14 +287,14 @@ class Attention(BuiltMixer):
         k = self.rotate(k, of_k)
         cache = None
         if state is not None:
-            cache = state.append(k, v, of_k, keep)
+            cache = state.append(k, v, of_k, padding_mask)
             k, v = cache.keys, cache.values
-            keep, of_k = cache.slots()
+            padding_mask, of_k = cache.slots()
             cache = cache.last(self.reach)
         k, v, of_k = chosen.row(k), chosen.row(v), chosen.row(of_k)
-        keep = None if keep is None else chosen.row(keep)
+        padding_mask = None if padding_mask is None else chosen.row(padding_mask)
         visible = visibility(
-            hiding, of_q, of_k, causal=self.causal, windows=self.windows, keep=keep
+            hiding, of_q, of_k, causal=self.causal, windows=self.windows, padding_mask=padding_mask
         )
         pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
         return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})
@@ -309,7 +315,9 @@ class Attention(BuiltMixer):
         q = self.project.one(x, "query")
         of_q = torch.arange(q.shape[2], device=x.device)[None]
         of_k = torch.arange(cache.keys.shape[2], device=x.device)[None]
-        visible = visibility(mask, of_q, of_k, causal=False, keep=cache.keep if hides else None)
+        visible = visibility(
+            mask, of_q, of_k, causal=False, padding_mask=cache.padding_mask if hides else None
+        )
         return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
 
     @property
@@ -382,8 +390,8 @@ class Placed(NamedTuple):
 
 def _has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
     """True where positions do not simply count up: padding, packed documents, empty slots."""
-    parts = mask is not None and (mask.keep is not None or mask.documents is not None)
-    return parts or (cache is not None and cache.keep is not None)
+    parts = mask is not None and (mask.padding_mask is not None or mask.documents is not None)
+    return parts or (cache is not None and cache.padding_mask is not None)
 
 
 def _added(position: ScorePosition, pairs: Pairs, dtype: torch.dtype) -> Tensor:

@@ -45,7 +45,7 @@ def attend_with_memory(
     if cache is None:
         return MixerOutput(y, None, {})
     q, k, v, visible, distances = pairs
-    real = None if whole is None else whole.keep
+    real = None if whole is None else whole.padding_mask
 
     def usage() -> Tensor:
         weights = attention.scores.weights(q, k, visible, distances)
@@ -78,4 +78,4 @@ def _past(
     inputs = rows.keys[:, 0]
     k, v = attention.project.keys_and_values(inputs)
     k = attention.rotate(k, rows.slots()[1]) if attention.rotates else k
-    return KeyValueState(rows.seen, k, v, rows.keep, rows.positions), farthest
+    return KeyValueState(rows.seen, k, v, rows.padding_mask, rows.positions), farthest

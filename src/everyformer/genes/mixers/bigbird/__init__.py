@@ -264,27 +264,27 @@ class BigBird(PatternAttention):
     def heads_of(self, rows: Rows, state: State | None) -> tuple[Tensor, State | None]:
         longest, x = rows.x.shape[1], rows.x
         known = x.device.type == "cpu" and not torch.compiler.is_compiling()
-        if known and rows.keep is not None:
+        if known and rows.padding_mask is not None:
             longest = int(rows.lengths.max())
         if known and state is not None:
             longest += shared(largest, state.seen)
         self.check_length(longest - self.prefix)
         if self.causal:
             return self._by_plan(rows, state)
-        return self._by_counts(self._project(rows, None)[0], rows.keep), None
+        return self._by_counts(self._project(rows, None)[0], rows.padding_mask), None
 
-    def _by_counts(self, heads: Heads, keep: Tensor | None) -> Tensor:
+    def _by_counts(self, heads: Heads, padding_mask: Tensor | None) -> Tensor:
         """Heads' outputs of texts of any number of blocks, each of which has a plan of its own."""
         length, device = heads[0].shape[2], heads[0].device
         if tracing():
-            record(self, "weights", lambda: self._pairs(heads, keep, self._weights))
-        known = keep is None or readable(keep)
+            record(self, "weights", lambda: self._pairs(heads, padding_mask, self._weights))
+        known = padding_mask is None or readable(padding_mask)
         if torch.compiler.is_compiling() or torch.compiler.is_exporting() or not known:
             take(self.name, "dense", "a graph serves texts of any number of blocks", True)
-            return self._pairs(heads, keep, self._outputs)
-        if keep is None:
+            return self._pairs(heads, padding_mask, self._outputs)
+        if padding_mask is None:
             return self._sparse(heads, None, length)
-        lengths = keep.sum(1)
+        lengths = padding_mask.sum(1)
         counts = [self.blocks(real) for real in lengths.tolist()]
         if len(set(counts)) == 1:
             return self._sparse(heads, lengths, int(lengths.max()))
@@ -327,12 +327,12 @@ class BigBird(PatternAttention):
         k = torch.cat((k, counts.expand(batch, many, -1, -1)), -1)
         return q, k
 
-    def _pairs(self, heads: Heads, keep: Tensor | None, weigh: Weigh) -> Tensor:
+    def _pairs(self, heads: Heads, padding_mask: Tensor | None, weigh: Weigh) -> Tensor:
         """All pairs, for graphs and pictures: texts of any number of blocks at once."""
         length, device, o = heads[0].shape[2], heads[0].device, self.options
         at = torch.arange(length, device=device)
         block, prefix = self._block(at), at < self.prefix
-        lengths = at.new_full((1,), length) if keep is None else keep.sum(1)
+        lengths = at.new_full((1,), length) if padding_mask is None else padding_mask.sum(1)
         count = ((lengths - self.prefix + o.block_size - 1) // o.block_size).clamp(min=1)
         always = self._always(block, count) | prefix
         near = (block[:, None] - block).abs() <= self.rules.half
@@ -343,8 +343,8 @@ class BigBird(PatternAttention):
             drawn = random_edges(self.order, o.random_blocks, self.rules, most, count)
             visible = visible | drawn.index_select(2, block).index_select(3, block)
         visible = visible | (count <= o.dense_blocks)[:, None, None, None]
-        if keep is not None:
-            visible = visible & keep[:, None, None]
+        if padding_mask is not None:
+            visible = visible & padding_mask[:, None, None]
         if o.random != "zeros" or not o.random_blocks:
             return weigh(*heads, visible, at[None], at[None])
         q, k = self._repeated(heads[0], heads[1], count)

@@ -127,7 +127,7 @@ class ETC(BuiltMixer, RowMixer):
     name = "etc"
     trials = TRIALS
     drawn_for = "mlm"
-    supported_masks = frozenset({"keep", "documents", "global_tokens", "sentences"})
+    supported_masks = frozenset({"padding_mask", "documents", "global_tokens", "sentences"})
     global_rows = True
     output_layers = ("out", "summary_out")
     Options = ETCOptions
@@ -211,7 +211,7 @@ class ETC(BuiltMixer, RowMixer):
         yes = torch.ones(rows.x.shape[:2], dtype=torch.bool, device=rows.x.device)
         return (
             ~yes if rows.global_tokens is None else rows.global_tokens,
-            yes if rows.keep is None else rows.keep,
+            yes if rows.padding_mask is None else rows.padding_mask,
             yes.long() - 2 if rows.sentences is None else rows.sentences,
         )
 
@@ -355,12 +355,14 @@ class ETC(BuiltMixer, RowMixer):
     def _weights(self, rows: Rows) -> Tensor:
         """The matrix of weights (B, H, L, L), in the order of the tokens."""
         o, x = self.options, rows.x
-        chosen, keep, sentences = self._facts(rows)
-        seen = keep[:, None]
+        chosen, padding_mask, sentences = self._facts(rows)
+        seen = padding_mask[:, None]
         own = (sentences[:, :, None] == sentences[:, None]) & (sentences >= 0)[:, None]
         # a token's place among its kind
         index = torch.where(
-            chosen, (chosen & keep).long().cumsum(1), (~chosen & keep).long().cumsum(1)
+            chosen,
+            (chosen & padding_mask).long().cumsum(1),
+            (~chosen & padding_mask).long().cumsum(1),
         )
         apart = index[:, None] - index[:, :, None]
         alike = chosen[:, :, None] == chosen[:, None]
@@ -386,7 +388,7 @@ class ETC(BuiltMixer, RowMixer):
             label = torch.where(alike, distance[kind], across)[:, None]
             scores = products[0] + products[1] + labelled(by_label, label)
             weights = self._softmax(scores, scores[..., :0], (parts[kind][:, None], None))[0]
-            total = torch.where((here & keep)[:, None, :, None], weights, total)
+            total = torch.where((here & padding_mask)[:, None, :, None], weights, total)
         return total
 
     def _sides(self) -> tuple[tuple[str, Side, nn.Module], ...]:

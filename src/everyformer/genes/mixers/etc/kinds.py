@@ -22,7 +22,7 @@ class Kind(NamedTuple):
     """(B, N, width), zeros where no token is real"""
     order: Tensor | None
     """(B, N) index of each among all tokens; None: all global ones, then all long ones"""
-    keep: Tensor | None
+    padding_mask: Tensor | None
     """(B, N) bool; None: all are real"""
     sentences: Tensor | None
     """(B, N), -1 unknown"""
@@ -30,19 +30,23 @@ class Kind(NamedTuple):
 
 def kinds_of(rows: Rows) -> tuple[Kind, Kind]:
     """Long and global tokens, each kind by itself."""
-    x, keep, flags, sentences = rows[:4]
-    keep = None if keep is None or surely(keep) else keep
+    x, padding_mask, flags, sentences = rows[:4]
+    padding_mask = None if padding_mask is None or surely(padding_mask) else padding_mask
     prefix = 0 if flags is None else rows.prefix
     if prefix is not None:
         summary, long = (
-            Kind(x[:, at], None, *(None if t is None else t[:, at] for t in (keep, sentences)))
+            Kind(
+                x[:, at],
+                None,
+                *(None if t is None else t[:, at] for t in (padding_mask, sentences)),
+            )
             for at in (slice(prefix), slice(prefix, None))
         )
         return long, summary
     assert flags is not None
     kinds = []
     for chosen in (~flags, flags):
-        chosen = chosen if keep is None else chosen & keep
+        chosen = chosen if padding_mask is None else chosen & padding_mask
         order = order_of_real(chosen)[:, : int(chosen.sum(1).max())]
         real = chosen.gather(1, order)
         own = gather_rows(x, order).masked_fill(~real[..., None], 0.0)
@@ -57,7 +61,7 @@ def merged(x: Tensor, *kinds: tuple[Kind, Tensor | None]) -> Tensor:
     for row, y in kinds:
         if y is None:
             continue
-        y = (y if row.keep is None else y * row.keep[..., None].to(y)).to(x.dtype)
+        y = (y if row.padding_mask is None else y * row.padding_mask[..., None].to(y)).to(x.dtype)
         if row.order is None:
             in_order.append(y)
         else:
@@ -117,7 +121,7 @@ def own_of(queries: Kind, keys: Kind) -> Tensor | None:
 
 def seen_of(keys: Kind) -> Tensor | None:
     """(B, 1, 1, S) bool: real keys; None: all."""
-    return None if keys.keep is None else keys.keep[:, None, None]
+    return None if keys.padding_mask is None else keys.padding_mask[:, None, None]
 
 
 def both(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -153,7 +157,7 @@ def pairs_in_units(layout: Windows, pairs: Tensor | None) -> Tensor | None:
 
 def seen_in_units(row: Kind, keys: Windows) -> Tensor:
     """Flags (B or 1, 1, U, 1, S) of real keys; those before or after all tokens are not real."""
-    keep = row.keep
-    if keep is None:
-        keep = torch.ones(1, row.x.shape[1], dtype=torch.bool, device=row.x.device)
-    return in_units(keys, keep[..., None, None]).mT
+    padding_mask = row.padding_mask
+    if padding_mask is None:
+        padding_mask = torch.ones(1, row.x.shape[1], dtype=torch.bool, device=row.x.device)
+    return in_units(keys, padding_mask[..., None, None]).mT

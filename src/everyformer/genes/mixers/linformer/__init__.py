@@ -244,14 +244,14 @@ class Linformer(HeadMixer):
 
     def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextState)
-        return self._attend(x, Slots(context.keys, context.values, context.keep))
+        return self._attend(x, Slots(context.keys, context.values, context.padding_mask))
 
     def _slots(self, keys: Rows, values: Tensor) -> Slots:
         """Keys and values of the slots of whole rows."""
         self.check_length(keys.x.shape[1])
-        keep, filled = keys.keep, None
-        if keep is not None:
-            filled = keep[:, :1].expand(-1, self.slots)
+        padding_mask, filled = keys.padding_mask, None
+        if padding_mask is not None:
+            filled = padding_mask[:, :1].expand(-1, self.slots)
         return Slots(*self._project(keys.x, values), filled)
 
     def _project(self, keys_from: Tensor, values_from: Tensor) -> tuple[Tensor, Tensor]:
@@ -303,7 +303,7 @@ class Linformer(HeadMixer):
         outputs = []
         for part in rows.pieces(self.reach):
             heads, of = self.project(part.x), (self._project, self.reach, self.slots)
-            y, state = advanced(part.x, heads, part.keep, state, *of, self.dropout)
+            y, state = advanced(part.x, heads, part.padding_mask, state, *of, self.dropout)
             outputs.append(self.merge(y))
         y = torch.cat(outputs, 1) if len(outputs) > 1 else outputs[0]
         return MixerOutput(y, state, {})

@@ -177,7 +177,8 @@ class LinformerState(Growing):
 
 
 def advanced(
-    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], keep: Tensor | None, state: LinformerState,
+    x: Tensor, heads: tuple[Tensor, Tensor, Tensor], padding_mask: Tensor | None,
+    state: LinformerState,
     slots_of: Callable[[Tensor, Tensor], tuple[Tensor, Tensor]], size: int, each: int,
     dropout: float,
 ) -> tuple[Tensor, LinformerState]:  # fmt: skip
@@ -191,11 +192,11 @@ def advanced(
     Returns:
         outputs of the heads (B, H, L, D), and the state after the real tokens.
     """
-    place = common(state.seen) if x.shape[1] == 1 and keep is None else None
+    place = common(state.seen) if x.shape[1] == 1 and padding_mask is None else None
     if place is not None:
         return _one_more(x, heads, state, slots_of, size, each, place, dropout)
     (q, k, v), length = heads, x.shape[1]
-    count = torch.full_like(state.seen, length) if keep is None else keep.sum(1)
+    count = torch.full_like(state.seen, length) if padding_mask is None else padding_mask.sum(1)
     filled = state.seen % size
     position = filled[:, None] + torch.arange(length, device=x.device)
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
@@ -220,7 +221,7 @@ def advanced(
     index = full[:, None] * size + torch.arange(size, device=x.device)
     index = index.clamp(max=size + length - 1)
     after = {name: gather_rows(t, index) for name, t in both.items()}
-    seen = counted_on(state.seen, length, keep)
+    seen = counted_on(state.seen, length, padding_mask)
     rest = OpenSegment(seen, **after)
     rest = rest if room is None else rest.reserve(size)
     return y, replace(state, seen=seen, segment=rest).in_room(room)

@@ -190,7 +190,7 @@ class Reformer(HeadMixer):
             start(linear)
 
     def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
-        (qk, v), keep = self._project(rows.x), rows.keep
+        (qk, v), padding_mask = self._project(rows.x), rows.padding_mask
         if (
             self.non_causal_reason is None
             and self.causal
@@ -201,13 +201,13 @@ class Reformer(HeadMixer):
             # drawn outside of the choice, which a repetition does not make
             rotations = self._rotations(fixed=not self.training, like=qk)
             buckets = choose(lambda: lsh_buckets(qk, rotations, self.factors))
-            return MixerOutput(self._attend(qk, v, buckets, keep), None, {})
+            return MixerOutput(self._attend(qk, v, buckets, padding_mask), None, {})
         assert isinstance(state, ReformerState)
         after = self._append(qk, v, rows, state)
         if state.buckets.shape[-1] == 0:
-            return MixerOutput(self._attend(qk, v, after.buckets, keep), after, {})
+            return MixerOutput(self._attend(qk, v, after.buckets, padding_mask), after, {})
         y = self._continue(qk, after)
-        y = y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+        y = y if padding_mask is None else y.masked_fill(~padding_mask[:, None, :, None], 0.0)
         return MixerOutput(self.merge(y), after, {})
 
     @staticmethod
@@ -248,9 +248,11 @@ class Reformer(HeadMixer):
         """Buckets by the rotations of the seed."""
         return lsh_buckets(qk, self._rotations(fixed=True, like=qk), self.factors)
 
-    def _attend(self, qk: Tensor, v: Tensor, buckets: Tensor, keep: Tensor | None) -> Tensor:
+    def _attend(
+        self, qk: Tensor, v: Tensor, buckets: Tensor, padding_mask: Tensor | None
+    ) -> Tensor:
         o = self.options
-        how: dict[str, Any] = {"keep": keep}
+        how: dict[str, Any] = {"padding_mask": padding_mask}
         if tracing():
             record(self, "buckets", lambda: buckets)
             record(self, "weights", lambda: lsh_weights_reference(qk, buckets, self.pattern, **how))
@@ -262,7 +264,7 @@ class Reformer(HeadMixer):
 
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
         """The state with new tokens after the old ones."""
-        cache = state.held.append(qk, v, rows.positions(state.seen), rows.keep)
+        cache = state.held.append(qk, v, rows.positions(state.seen), rows.padding_mask)
         buckets = torch.cat((state.buckets, self._hash(qk)), -1)
         return ReformerState(cache.seen, cache, buckets)
 
@@ -270,11 +272,11 @@ class Reformer(HeadMixer):
         """Outputs (B, H, n, D) of the last tokens of a state, by ``decode``."""
         o, pattern = self.options, self.pattern
         cache, count = after.held, qk.shape[2]
-        keep, length = cache.keep, cache.keys.shape[2]
+        padding_mask, length = cache.padding_mask, cache.keys.shape[2]
         last = torch.arange(length - count, length, device=qk.device)
         if o.decode == "bucket":
             return self._by_bucket(after, last)
-        how: dict[str, Any] = {"keep": keep}
+        how: dict[str, Any] = {"padding_mask": padding_mask}
         if length <= o.chunk:
             return dense_attention(cache.keys, cache.values, pattern, **how)[:, :, -count:]
         rows = sorted_rows(cache.keys, cache.values, after.buckets, pattern, **how)
@@ -287,10 +289,10 @@ class Reformer(HeadMixer):
     def _by_bucket(self, after: ReformerState, last: Tensor) -> Tensor:
         """Those of the same bucket in any round first, then the latest: one softmax over them."""
         o, cache = self.options, after.held
-        keys, values, keep = cache.keys, cache.values, cache.keep
+        keys, values, padding_mask = cache.keys, cache.values, cache.padding_mask
         positions = torch.arange(keys.shape[2], device=keys.device)
         seen = (positions < last[:, None])[None, None]
-        seen = seen if keep is None else seen & keep[:, None, None]
+        seen = seen if padding_mask is None else seen & padding_mask[:, None, None]
         shares = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
         worth = (positions + shares * len(positions)).masked_fill(~seen, -1)
         most = min(o.chunk * self.pattern.width * self.rounds, len(positions))

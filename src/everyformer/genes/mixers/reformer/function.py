@@ -24,7 +24,8 @@ _LAST_BUCKET = 2**31
 
 
 def lsh_attention(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *,
+    padding_mask: Tensor | None = None,
     scale: float = 1.0, key_eps: float = KEY_EPS, dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that their buckets bring together: (B, H, L, D_v).
@@ -44,12 +45,14 @@ def lsh_attention(
             f"buckets must be (batch, heads, rounds, length) for queries {tuple(qk.shape)}, not "
             f"{tuple(buckets.shape)}"
         )
-    rows = sorted_rows(qk, v, buckets, pattern, keep=keep, scale=scale, key_eps=key_eps)
+    rows = sorted_rows(
+        qk, v, buckets, pattern, padding_mask=padding_mask, scale=scale, key_eps=key_eps
+    )
     y = chunked_attention(
         rows.q, rows.k, rows.v, rows.order, pattern, real=rows.real, dropout=dropout
     )
     y = y.view(v.shape)
-    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+    return y if padding_mask is None else y.masked_fill(~padding_mask[:, None, :, None], 0.0)
 
 
 class SortedRows(NamedTuple):
@@ -63,7 +66,8 @@ class SortedRows(NamedTuple):
 
 
 def sorted_rows(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *,
+    padding_mask: Tensor | None = None,
     scale: float = 1.0, key_eps: float = KEY_EPS,
 ) -> SortedRows:  # fmt: skip
     """Queries times the scale, keys and values in rows, and the order of their buckets."""
@@ -71,10 +75,10 @@ def sorted_rows(
     more = -length % pattern.chunk
     real = None
     # the compiler gets one graph for all lengths
-    if torch.compiler.is_compiling() or keep is not None or more:
+    if torch.compiler.is_compiling() or padding_mask is not None or more:
         flags = torch.ones(batch, length, dtype=torch.bool, device=qk.device)
         rows = torch.arange(batch * heads, device=qk.device) // heads
-        real = F.pad(flags if keep is None else keep, (0, more))[rows]
+        real = F.pad(flags if padding_mask is None else padding_mask, (0, more))[rows]
     codes = F.pad(buckets.long().flatten(0, 1), (0, more))
     if real is not None:
         codes = codes.masked_fill(~real[:, None], _LAST_BUCKET)
@@ -84,17 +88,18 @@ def sorted_rows(
 
 
 def dense_attention(
-    qk: Tensor, v: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None, scale: float = 1.0,
+    qk: Tensor, v: Tensor, pattern: ChunkPattern, *,
+    padding_mask: Tensor | None = None, scale: float = 1.0,
     dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """`lsh_attention` of tokens that all lie in one chunk."""
     positions = torch.arange(qk.shape[2], device=qk.device)
     seen = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
-    seen = seen[None, None] if keep is None else seen & keep[:, None, None]
+    seen = seen[None, None] if padding_mask is None else seen & padding_mask[:, None, None]
     keys = keys_of(qk)
     y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)
     y = torch.where(seen.any(-1, keepdim=True), y, v)
-    return y if keep is None else y.masked_fill(~keep[:, None, :, None], 0.0)
+    return y if padding_mask is None else y.masked_fill(~padding_mask[:, None, :, None], 0.0)
 
 
 def keys_of(qk: Tensor, eps: float = KEY_EPS) -> Tensor:
@@ -105,14 +110,16 @@ def keys_of(qk: Tensor, eps: float = KEY_EPS) -> Tensor:
 
 
 def lsh_weights_reference(
-    qk: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    qk: Tensor, buckets: Tensor, pattern: ChunkPattern, *, padding_mask: Tensor | None = None,
     scale: float = 1.0, key_eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """The matrix of weights (B, H, L, L), row by row; arguments as in `lsh_attention`."""
     batch, heads, length, size = qk.shape
     weights = qk.new_zeros(batch, heads, length, length)
     for b in range(batch):
-        real = torch.arange(length) if keep is None else keep[b].nonzero().squeeze(1)
+        real = (
+            torch.arange(length) if padding_mask is None else padding_mask[b].nonzero().squeeze(1)
+        )
         for h in range(heads):
             times = _times_seen(buckets[b, h].tolist(), real.tolist(), length, pattern).to(qk)
             for i in real.tolist():
@@ -151,9 +158,10 @@ def _times_seen(buckets: Any, real: list[int], length: int, pattern: ChunkPatter
 
 
 def lsh_attention_reference(
-    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *, keep: Tensor | None = None,
+    qk: Tensor, v: Tensor, buckets: Tensor, pattern: ChunkPattern, *,
+    padding_mask: Tensor | None = None,
     scale: float = 1.0, key_eps: float = 1e-6,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time; arguments as in `lsh_attention`."""
-    how: dict[str, Any] = {"keep": keep, "scale": scale, "key_eps": key_eps}
+    how: dict[str, Any] = {"padding_mask": padding_mask, "scale": scale, "key_eps": key_eps}
     return lsh_weights_reference(qk, buckets, pattern, **how) @ v

@@ -171,25 +171,25 @@ class RoutingAttention(HeadMixer):
         self.centroids = Centroids(routed, self.clusters, self.head_dim, o.update, o.decay)
 
     def forward_rows(self, rows: Rows, state: State | None) -> MixerOutput:
-        keep = rows.keep
+        padding_mask = rows.padding_mask
         if self.training:
             self.centroids.watch(self.parameters())
         heads = self._project(rows.x)
         if tracing():
             scores = heads.q_scores
-            record(self, "clusters", lambda: hidden(scores.argmax(-1), self.clusters, keep))
-            record(self, "weights", lambda: self._weights(heads, keep))
+            record(self, "clusters", lambda: hidden(scores.argmax(-1), self.clusters, padding_mask))
+            record(self, "weights", lambda: self._weights(heads, padding_mask))
         if state is None:
-            y, after = self._whole(heads, keep), None
+            y, after = self._whole(heads, padding_mask), None
         else:
             assert isinstance(state, RoutingState)
-            y, after = self._continue(heads, keep, state)
-        if keep is not None:
-            y = y.masked_fill(~keep[:, None, :, None], 0)
+            y, after = self._continue(heads, padding_mask, state)
+        if padding_mask is not None:
+            y = y.masked_fill(~padding_mask[:, None, :, None], 0)
         y = self.merge(y)
         losses: Losses = {}
         if self.training:
-            losses = self._learn(y, heads, keep)
+            losses = self._learn(y, heads, padding_mask)
         return MixerOutput(y, after, losses)
 
     def text_reference(self, text: Rows) -> Tensor:
@@ -236,49 +236,55 @@ class RoutingAttention(HeadMixer):
     def _split(self, y: Tensor) -> Tensor:
         return y.unflatten(-1, (-1, self.head_dim)).transpose(1, 2)
 
-    def _whole(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
+    def _whole(self, heads: _RoutedHeads, padding_mask: Tensor | None) -> Tensor:
         """All heads (B, H, L, D) over a row of its own."""
         near = heads.near
         y = routing_attention(
-            *heads.far, heads.q_scores, heads.k_scores, window=self.window, keep=keep,
+            *heads.far, heads.q_scores, heads.k_scores,
+            window=self.window, padding_mask=padding_mask,
             routing=self.routing, dropout=self.dropout,
         )  # fmt: skip
         if not self.local:
             return y
-        labels, both = self._local_labels(near, keep), not self.causal
+        labels, both = self._local_labels(near, padding_mask), not self.causal
         local = latest(near, labels, self.window, 1, both=both, dropout=self.dropout)
         return torch.cat((local, y), 1)
 
     def _continue(
-        self, heads: _RoutedHeads, keep: Tensor | None, state: RoutingState
+        self, heads: _RoutedHeads, padding_mask: Tensor | None, state: RoutingState
     ) -> tuple[Tensor, RoutingState]:
         """All heads over tokens that follow those of the state."""
         near, far, scores, _ = heads
         window, dropout = self.window, self.dropout
         routed: Recent | Members
         if isinstance(state.routed, Members):
-            scores = real_scores(scores, keep)
+            scores = real_scores(scores, padding_mask)
             y, routed = best_yet(far, scores, window, state.routed, dropout=dropout)
         else:
             y, routed = latest_next(
-                far, scores.argmax(-1), window, state.routed, keep=keep, dropout=dropout
+                far,
+                scores.argmax(-1),
+                window,
+                state.routed,
+                padding_mask=padding_mask,
+                dropout=dropout,
             )
         local = None
         if state.local is not None:
-            before, local = self._near(near, keep, state.local)
+            before, local = self._near(near, padding_mask, state.local)
             y = torch.cat((before, y), 1)
         return y, RoutingState(routed.seen, routed, local)
 
     def _near(
-        self, near: HeadInputs, keep: Tensor | None, state: KeyValueState
+        self, near: HeadInputs, padding_mask: Tensor | None, state: KeyValueState
     ) -> tuple[Tensor, KeyValueState]:
         """Local heads (B, H, L, D) over tokens that follow those of the state."""
         length, window = near.q.shape[2], self.window
         positions = None
-        if keep is not None or state.keep is not None:
-            positions = Rows(near.q[:, 0], keep).positions(state.seen)
-        after = state.append(near.k, near.v, positions, keep)
-        keys, values, real = after.keys, after.values, after.keep
+        if padding_mask is not None or state.padding_mask is not None:
+            positions = Rows(near.q[:, 0], padding_mask).positions(state.seen)
+        after = state.append(near.k, near.v, positions, padding_mask)
+        keys, values, real = after.keys, after.values, after.padding_mask
         if length > 1:
             labels = self._local_labels(HeadInputs(keys, keys, values), real)
             q = F.pad(near.q, (0, 0, keys.shape[2] - length, 0))
@@ -294,22 +300,28 @@ class RoutingAttention(HeadMixer):
         return y, after.last_in_room(window - 1)
 
     @staticmethod
-    def _local_labels(near: HeadInputs, keep: Tensor | None) -> Tensor | None:
+    def _local_labels(near: HeadInputs, padding_mask: Tensor | None) -> Tensor | None:
         """0 for every token, 1 for padding: (B, H, L); None: there is none."""
-        if keep is None:
+        if padding_mask is None:
             return None
-        return (~keep[:, None]).long().expand(near.q.shape[:3])
+        return (~padding_mask[:, None]).long().expand(near.q.shape[:3])
 
-    def _weights(self, heads: _RoutedHeads, keep: Tensor | None) -> Tensor:
+    def _weights(self, heads: _RoutedHeads, padding_mask: Tensor | None) -> Tensor:
         """The literal weights of all heads (B, H, L, L)."""
         near, far, q_scores, k_scores = heads
         routed = routing_weights_reference(
-            far.q, far.k, q_scores, k_scores, self.window, routing=self.routing, keep=keep
+            far.q,
+            far.k,
+            q_scores,
+            k_scores,
+            self.window,
+            routing=self.routing,
+            padding_mask=padding_mask,
         )
-        local = local_weights_reference(near.q, near.k, self.window, self.causal, keep)
+        local = local_weights_reference(near.q, near.k, self.window, self.causal, padding_mask)
         return torch.cat((local, routed), 1)
 
-    def _learn(self, y: Tensor, heads: _RoutedHeads, keep: Tensor | None) -> Losses:
+    def _learn(self, y: Tensor, heads: _RoutedHeads, padding_mask: Tensor | None) -> Losses:
         """The losses of the centroids; what they follow is counted when ``y`` gets a gradient."""
         losses: Losses = {}
         pairs = [(heads.far.q, heads.q_scores)]
@@ -317,9 +329,9 @@ class RoutingAttention(HeadMixer):
             pairs.append((heads.far.k, heads.k_scores))
         for x, scores in pairs:
             labels = nearest(scores)
-            self.centroids.count(y, x, labels, keep)
+            self.centroids.count(y, x, labels, padding_mask)
             if self.options.update != "none":
-                more = COMMITMENT * self.centroids.commitment(x, labels, keep)
+                more = COMMITMENT * self.centroids.commitment(x, labels, padding_mask)
                 add_losses(losses, {"commitment": more})
         return losses
 

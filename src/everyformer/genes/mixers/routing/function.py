@@ -19,7 +19,7 @@ Routing = Literal["strict", "prefix", "paper"]
 
 def routing_attention(
     q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
-    window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
+    window: int, routing: Routing | None = "strict", padding_mask: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:  # fmt: skip
     """Attention among the tokens that one centroid is near to: (B, H, L, D).
@@ -42,15 +42,15 @@ def routing_attention(
         )
     heads, clusters = HeadInputs(q, k, v), q_scores.shape[-1]
     if routing == "strict":
-        labels = hidden(nearest(q_scores), clusters, keep)
+        labels = hidden(nearest(q_scores), clusters, padding_mask)
         y = latest(heads, labels, window, clusters, dropout=dropout)
-        return y if keep is None else y * keep[:, None, :, None]
+        return y if padding_mask is None else y * padding_mask[:, None, :, None]
     if routing == "prefix":
         state = Members.empty((*q.shape[:2], clusters), q.shape[-1], device=q.device, dtype=q.dtype)
-        scores = real_scores(choose(lambda: q_scores), keep)
+        scores = real_scores(choose(lambda: q_scores), padding_mask)
         return best_yet(heads, scores, window, state, dropout=dropout)[0]
-    scores, causal = real_scores(q_scores, keep), routing is not None
-    k_scores = scores if k_scores is None else real_scores(k_scores, keep)
+    scores, causal = real_scores(q_scores, padding_mask), routing is not None
+    k_scores = scores if k_scores is None else real_scores(k_scores, padding_mask)
     return balanced(heads, scores, k_scores, window, causal=causal, dropout=dropout)
 
 
@@ -60,14 +60,18 @@ def nearest(scores: Tensor) -> Tensor:
     return choose(lambda: scores.argmax(-1).to(small)).long()
 
 
-def hidden(labels: Tensor, clusters: int, keep: Tensor | None) -> Tensor:
+def hidden(labels: Tensor, clusters: int, padding_mask: Tensor | None) -> Tensor:
     """``labels`` (B, H, L) with ``clusters`` for padding."""
-    return labels if keep is None else labels.masked_fill(~keep[:, None], clusters)
+    return labels if padding_mask is None else labels.masked_fill(~padding_mask[:, None], clusters)
 
 
-def real_scores(scores: Tensor, keep: Tensor | None) -> Tensor:
+def real_scores(scores: Tensor, padding_mask: Tensor | None) -> Tensor:
     """``scores`` (B, H, L, K) with -inf for padding."""
-    return scores if keep is None else scores.masked_fill(~keep[:, None, :, None], -math.inf)
+    return (
+        scores
+        if padding_mask is None
+        else scores.masked_fill(~padding_mask[:, None, :, None], -math.inf)
+    )
 
 
 Group = Callable[[int], list[list[int]]]
@@ -75,13 +79,17 @@ Group = Callable[[int], list[list[int]]]
 
 def routing_weights_reference(
     q: Tensor, k: Tensor, q_scores: Tensor, k_scores: Tensor, window: int, *,
-    routing: Routing | None, keep: Tensor | None = None,
+    routing: Routing | None, padding_mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The matrix of weights (B, H, L, L), row by row; arguments as in `routing_attention`."""
     batch, heads, length, size = q.shape
     weights = q.new_zeros(batch, heads, length, length)
     for b in range(batch):
-        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        real = (
+            list(range(length))
+            if padding_mask is None
+            else padding_mask[b].nonzero().squeeze(1).tolist()
+        )
         for h in range(heads):
             groups = _groups(q_scores[b, h], k_scores[b, h], real, window, routing)
             for t in real:
@@ -119,24 +127,28 @@ def _groups(
 
 def routing_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, q_scores: Tensor, k_scores: Tensor | None = None, *,
-    window: int, routing: Routing | None = "strict", keep: Tensor | None = None,
+    window: int, routing: Routing | None = "strict", padding_mask: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
     """The definition, one query at a time; arguments as in `routing_attention`."""
     k_scores = q_scores if k_scores is None else k_scores
     weights = routing_weights_reference(
-        q, k, q_scores, k_scores, window, routing=routing, keep=keep
+        q, k, q_scores, k_scores, window, routing=routing, padding_mask=padding_mask
     )
     return weights @ v
 
 
 def local_weights_reference(
-    q: Tensor, k: Tensor, window: int, causal: bool, keep: Tensor | None
+    q: Tensor, k: Tensor, window: int, causal: bool, padding_mask: Tensor | None
 ) -> Tensor:
     """Weights (B, H, L, L) of heads that see the last ``window`` tokens, or those nearer."""
     batch, heads, length, size = q.shape
     weights = q.new_zeros(batch, heads, length, length)
     for b in range(batch):
-        real = list(range(length)) if keep is None else keep[b].nonzero().squeeze(1).tolist()
+        real = (
+            list(range(length))
+            if padding_mask is None
+            else padding_mask[b].nonzero().squeeze(1).tolist()
+        )
         for n, t in enumerate(real):
             first, last = max(0, n - window + 1), n + 1 if causal else n + window
             group = real[first:last]

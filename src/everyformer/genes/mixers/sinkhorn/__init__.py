@@ -146,14 +146,14 @@ class Sinkhorn(HeadMixer):
             assert isinstance(state, SinkhornState)
             return self._continue(rows, state)
         self.check_length(rows.x.shape[1])
-        return MixerOutput(self._parallel(rows.x, rows.keep), None, {})
+        return MixerOutput(self._parallel(rows.x, rows.padding_mask), None, {})
 
-    def _parallel(self, x: Tensor, keep: Tensor | None) -> Tensor:
+    def _parallel(self, x: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Outputs (B, L, width) of rows whose real tokens come first."""
         (batch, length), size = x.shape[:2], self.options.block_size
         count = (length + size - 1) // size
         padding = count * size - length
-        real = x.new_ones(1, length, dtype=torch.bool) if keep is None else keep
+        real = x.new_ones(1, length, dtype=torch.bool) if padding_mask is None else padding_mask
         real = F.pad(real, (0, padding)).unflatten(1, (count, size))
         x = F.pad(x, (0, 0, 0, padding))
         q, k, v = self.project(x)
@@ -239,7 +239,7 @@ class Sinkhorn(HeadMixer):
     def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
         """Outputs of tokens after those of the state, at most a block at a time."""
         place = common(state.seen)
-        whole = rows.keep is None and state.cache.keep is None
+        whole = rows.padding_mask is None and state.cache.padding_mask is None
         if place is not None and whole and rows.x.shape[1] == 1:
             y, state = self._one(rows.x, state, place)
             return MixerOutput(y, state, {})
@@ -272,7 +272,7 @@ class Sinkhorn(HeadMixer):
         q, k, v = self.project(x)
         tokens = torch.arange(length, device=x.device)
         positions = state.seen[:, None] + tokens
-        cache = state.cache.append(k, v, positions, rows.keep)
+        cache = state.cache.append(k, v, positions, rows.padding_mask)
         cached = in_order(cache)
         count = rows.lengths.expand_as(state.seen)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():

@@ -160,9 +160,9 @@ class SinkhornState(State):
 
 def in_order(cache: KeyValueState) -> tuple[Tensor, Tensor]:
     """Keys and values (B, H, T, D) with token p of every row in slot p."""
-    if cache.keep is None:
+    if cache.padding_mask is None:
         return cache.keys, cache.values
-    order = order_of_real(cache.keep)
+    order = order_of_real(cache.padding_mask)
     keys, values = (
         gather_rows(t.transpose(1, 2), order).transpose(1, 2) for t in (cache.keys, cache.values)
     )
