@@ -190,11 +190,12 @@ STREAM = [
     ),
     ("goes on with none", BACK, "MixerOutput(y, None, {})", f"{GAVE}None as the state, not a Seen"),
     (
-        "goes on with another", BACK, "MixerOutput(y, state and Other(state.seen), {})",
+        "goes on with another", BACK, "MixerOutput(y, state and Other(state.num_tokens), {})",
         f"{GAVE}a Other as the state, not a Seen",
     ),
     (
-        "goes on with other rows", BACK, "MixerOutput(y, state and Seen(state.seen, y[:1]), {})",
+        "goes on with other rows", BACK,
+        "MixerOutput(y, state and Seen(state.num_tokens, y[:1]), {})",
         rf"{GAVE}a state with \(1, 5, 8\) of float32 on cpu, not 2 rows in each",
     ),
 ]  # fmt: skip

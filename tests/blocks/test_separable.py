@@ -117,7 +117,7 @@ def test_any_cut_of_a_stream_is_the_whole(cuts: tuple[int, ...], padded: bool) -
         )
         parts.append(y)
     close(torch.cat(parts, 1)[padding_mask], whole[padding_mask])
-    assert state.seen.tolist() == padding_mask.sum(1).tolist()
+    assert state.num_tokens.tolist() == padding_mask.sum(1).tolist()
     assert state.nbytes == 2 * 8 * (2 * WIDTH + 4 * HIDDEN + 1)
     # a row that begins anew has nothing in front
     y, _ = made(x, None, state.reset(torch.tensor([True, False])))

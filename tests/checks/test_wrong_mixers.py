@@ -62,7 +62,11 @@ def miscounting(right):
 
     def forward(self, x, *, state=None, **more):
         out = right(self, x, state=state, **more)
-        return out if state is None else out._replace(state=replace(out.state, seen=state.seen + 1))
+        return (
+            out
+            if state is None
+            else out._replace(state=replace(out.state, num_tokens=state.num_tokens + 1))
+        )
 
     return forward
 
@@ -157,7 +161,7 @@ def counting_up(right):
     """Something of the length of the text is made at each step."""
 
     def resume(self, k, v, padding_mask, state):
-        torch.zeros(int(state.seen.max()))
+        torch.zeros(int(state.num_tokens.max()))
         return right(self, k, v, padding_mask, state)
 
     return resume

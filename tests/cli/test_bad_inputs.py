@@ -285,9 +285,18 @@ STATES: dict[str, tuple[Callable[[dict[str, torch.Tensor]], Any], str]] = {
     "halves of tokens": (lambda t: t.update(next=t["next"] / 2), "one int64 token a row"),
     "tokens below none": (lambda t: t.update(next=t["next"] - 999), "not all below this one's"),
     "tokens beyond all": (lambda t: t.update(next=t["next"] + 10**9), "not all below this one's"),
-    "negative": (lambda t: t.update(seen=t["seen"] - 99), "'seen' must be a number of tokens"),
-    "endless": (lambda t: t.update(seen=t["seen"] + 2**60), "'seen' must be a number of tokens"),
-    "real": (lambda t: t.update(seen=t["seen"].float()), "'seen' must be a number of tokens"),
+    "negative": (
+        lambda t: t.update(num_tokens=t["num_tokens"] - 99),
+        "'num_tokens' must be a number of tokens",
+    ),
+    "endless": (
+        lambda t: t.update(num_tokens=t["num_tokens"] + 2**60),
+        "'num_tokens' must be a number of tokens",
+    ),
+    "real": (
+        lambda t: t.update(num_tokens=t["num_tokens"].float()),
+        "'num_tokens' must be a number of tokens",
+    ),
     "without": (lambda t: t.pop("layers.0.keys"), "'layers.0.keys' is nothing"),
     "more": (lambda t: t.update(other=t["seen"].clone()), "they hold 'other'"),
     "short": (lambda t: t.update({KEYS: t[KEYS][:, :, 1:].clone()}), "do not fit"),

@@ -52,7 +52,7 @@ def test_detach_reset_and_dtype_change_reach_every_layer():
     state = model(torch.randint(0, 256, (1, 4)), state=model.init_state(1)).state
     assert isinstance(state, StackState)
     assert any(t.requires_grad for t in state.tensors())
-    assert state.reset(torch.tensor([True])).layers[1].seen.tolist() == [0]
+    assert state.reset(torch.tensor([True])).layers[1].num_tokens.tolist() == [0]
     detached = state.detach().to(dtype=torch.float64)
     assert not any(t.requires_grad for t in detached.tensors())
     assert detached.layers[1].keys.dtype == torch.float64

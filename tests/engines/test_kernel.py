@@ -130,7 +130,7 @@ def test_a_state_is_the_sum_itself_and_steps_reach_the_same(kind):
     sums = (given["k"] * weight[..., None]).mT @ torch.cat([given["v"], ones], -1)
     scale = 1.0 if state.level is None else state.level.exp()[..., None, None]
     close(state.sums * scale, sums, 1e-12)
-    assert state.seen.tolist() == [70, 70]
+    assert state.num_tokens.tolist() == [70, 70]
 
 
 @pytest.mark.parametrize("gates", [False, True])
@@ -141,7 +141,7 @@ def test_no_rows_or_no_tokens_have_no_averages_and_leave_the_state(rows, length,
     before = state.reorder(torch.arange(rows))
     y, after = kernel_attention(**given, state=before)
     assert y.shape == (rows, H, length, D)
-    assert torch.equal(after.seen, before.seen)
+    assert torch.equal(after.num_tokens, before.num_tokens)
     assert torch.equal(after.sums, before.sums)
 
 
@@ -185,7 +185,7 @@ def test_rows_without_tokens_give_zero(kind):
         y, state = kernel_attention(**given, padding_mask=padding_mask, guard=guard)
         assert (y[0] == 0).all()
         assert (y[1, :, :3] == 0).all()
-        assert state.seen.tolist() == [0, 63]
+        assert state.num_tokens.tolist() == [0, 63]
         assert all(torch.isfinite(g).all() for g in gradients(y, given, None))
 
 

@@ -171,7 +171,7 @@ def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_
     same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, anew, strict=True)]
     assert same == [True] * CONTEXT + [False] * 5
     assert rolling._state is not None
-    assert rolling._state.seen.tolist() == [3 * 9 - 1] * ROWS
+    assert rolling._state.num_tokens.tolist() == [3 * 9 - 1] * ROWS
     if member == "attention":
         assert {t.shape[2] for t in rolling._state.tensors() if t.dim() == 4} == {3 * CONTEXT - 1}
 

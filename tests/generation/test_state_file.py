@@ -1,5 +1,6 @@
 """A text that is continued later is the text that never stopped."""
 
+import re
 from itertools import islice
 from pathlib import Path
 
@@ -9,10 +10,12 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import CheckpointError
 from everyformer.core.mask import Mask
+from everyformer.core.state import named_tensors
 from everyformer.family import list_members
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import stream
 from everyformer.generation.state_file import load_state, save_state
+from everyformer.training.storage import write_tensors
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "vocabulary": 11, "max_length": 64}
 SHORT = {
@@ -45,6 +48,21 @@ def test_every_member_with_a_state_goes_on_from_its_file(name, tmp_path):
         here, there = (made(further, state=held).logits for held in (drawn.state, state))
     assert torch.equal(here, there)
     assert torch.equal(token, last)
+
+
+def test_a_state_of_an_earlier_version_has_other_names(tmp_path):
+    made, mask = model("attention"), Mask(torch.tensor([[False, True, True, True]]))
+    with torch.no_grad():
+        state = made(torch.tensor([[0, 1, 2, 3]]), mask=mask, state=made.init_state(1)).state
+    named, last = named_tensors(state), torch.tensor([3])
+    former = {"padding_mask": "keep", "num_tokens": "seen"}
+    earlier = {
+        re.sub("padding_mask|num_tokens", lambda m: former[m[0]], n): named[n] for n in named
+    }
+    assert {"seen", "layers.0.keep", "layers.1.seen"} < set(earlier)
+    write_tensors(tmp_path / "s", {**earlier, "next": last}, sealed=True)
+    again, _ = load_state(tmp_path / "s", made)
+    assert all(torch.equal(value, named[name]) for name, value in named_tensors(again).items())
 
 
 @pytest.mark.parametrize("name", ["attention", "aft-simple", "transformer-xl"])

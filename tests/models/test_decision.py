@@ -124,8 +124,8 @@ def test_a_stream_of_steps_is_the_window_of_all_so_far(variant: str, member: str
             acted, state = made.act(now, state)
         close(acted, whole[:, step])
         count = made.config.step_tokens
-        assert state.seen.tolist() == [count * step + count - 1] * ROWS
-        assert other.seen[1] == (count * step - 1 if step else 0)
+        assert state.num_tokens.tolist() == [count * step + count - 1] * ROWS
+        assert other.num_tokens[1] == (count * step - 1 if step else 0)
         before = given["actions"][:, step]
 
 

@@ -49,7 +49,7 @@ def test_what_is_held_stays_the_same(member: str) -> None:
                 before, held = resident(), max(held, state.nbytes)
             # what is dropped many at a time is held for a while
             assert state.nbytes <= held
-    assert state.seen.tolist() == [LENGTH]
+    assert state.num_tokens.tolist() == [LENGTH]
     assert resident() - before < ROOM
 
 

@@ -86,7 +86,7 @@ class Block(nn.Module):
         tapped: dict[str, Tensor] = {}
         early, late = (chosen, None) if self.by_token else (None, chosen)
         if early is not None and early.rows is not None and context is not None:
-            context = context.reorder(early.rows // (len(stream) // len(context.seen)))
+            context = context.reorder(early.rows // (len(stream) // len(context.num_tokens)))
         for part in self.parts:
             first = early if part == "mixer" else None
             f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
@@ -118,7 +118,7 @@ class Block(nn.Module):
         if part == "mixer":
             y, after, losses = self._mix(x, mask, self._of_mixer(state), chosen)
             if isinstance(state, LayerState) and after is not None:
-                after = LayerState(after.seen, after, state.feedforward)
+                after = LayerState(after.num_tokens, after, state.feedforward)
             return LayerOutput(self._thin(y), after, losses, {"attention-output": y})
         if part == "cross":
             return LayerOutput(self._thin(self._read(x, context)), state, {}, {})
@@ -126,7 +126,7 @@ class Block(nn.Module):
         carried = state.feedforward if isinstance(state, LayerState) else None
         y, after = self.feedforward(x, mask, carried)
         if isinstance(state, LayerState) and after is not None:
-            state = LayerState(state.seen, state.mixer, after)
+            state = LayerState(state.num_tokens, state.mixer, after)
         return LayerOutput(self._thin(y), state, {}, {"ffn-input": x})
 
     @property
@@ -145,7 +145,7 @@ class Block(nn.Module):
         mixer = self.mixer.init_state(batch_size, **like)
         feed = self.feedforward
         carried = None if feed is None else feed.init_state(batch_size, **like)
-        return mixer if carried is None else LayerState(mixer.seen, mixer, carried)
+        return mixer if carried is None else LayerState(mixer.num_tokens, mixer, carried)
 
     def _of_mixer(self, state: State | None) -> State | None:
         """The mixer's part of the layer's state."""
@@ -209,12 +209,13 @@ class Block(nn.Module):
         assert self.cross is not None
         if context is None:
             raise ShapeError("a decoder's layer needs the encoder's output as its context")
-        if x.shape[0] % len(context.seen):
+        encoded = len(context.num_tokens)
+        if x.shape[0] % encoded:
             raise ShapeError(
-                f"{x.shape[0]} rows cannot read {len(context.seen)} encoded ones: give a row for "
-                "each, or as many for each (the beams of one)"
+                f"{x.shape[0]} rows cannot read {encoded} encoded ones: give a row for each, or as "
+                "many for each (the beams of one)"
             )
-        rows = x.reshape(len(context.seen), -1, x.shape[-1])
+        rows = x.reshape(encoded, -1, x.shape[-1])
         y: Tensor = self.cross(rows, state=context).y
         return y.view_as(x)
 

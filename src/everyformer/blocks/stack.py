@@ -124,8 +124,8 @@ class Stack(nn.Module):
         after = None
         if state is not None:
             padding_mask = None if run.mask is None else run.mask.padding_mask
-            seen = advanced(state.seen, x.shape[1], padding_mask)
-            after = StackState(seen=seen, layers=tuple(run.states), pending=run.pending)
+            num_tokens = advanced(state.num_tokens, x.shape[1], padding_mask)
+            after = StackState(num_tokens=num_tokens, layers=tuple(run.states), pending=run.pending)
         y = self.norm(self.wiring.close(stream))
         inside = {text: self._tapped(run, tap)[:, prefix:] for text, tap in places.items()}
         return StackOutput(y[:, prefix:] if prefix else y, after, run.losses, inside)
@@ -225,12 +225,12 @@ class Stack(nn.Module):
             weight = next(self.parameters())
             like = {"device": device or weight.device, "dtype": dtype or weight.dtype}
             pending = self.depth.begin(batch_size, blocks[0].mixer.width, **like)
-        return in_step(StackState(torch.zeros_like(layers[0].seen), layers, pending))
+        return in_step(StackState(torch.zeros_like(layers[0].num_tokens), layers, pending))
 
     def _positions(self, x: Tensor, mask: Mask | None, state: State | None) -> list[Tensor] | None:
         """Positions added before every layer, (B or 1, L, width) each."""
         if self.before is None:
             return None
-        seen = None if state is None else state.seen
-        where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+        num_tokens = None if state is None else state.num_tokens
+        where = positions_of(x.shape[0], x.shape[1], mask, num_tokens, x.device)
         return [cast(Position, position).added(where, x) for position in self.before]

@@ -68,7 +68,7 @@ class MemberMixer(Ours):
 
     def counted(self, cache: Any) -> list[int]:
         """Tokens that the state has seen."""
-        seen: list[int] = cache.seen.tolist()
+        seen: list[int] = cache.num_tokens.tolist()
         return seen
 
     def feed_code(self) -> list[str]:

@@ -160,16 +160,16 @@ def require_mask(mask: Mask | None) -> None:
 
 
 def positions_of(
-    batch: int, length: int, mask: Mask | None, seen: Tensor | None, device: torch.device
+    batch: int, length: int, mask: Mask | None, num_tokens: Tensor | None, device: torch.device
 ) -> Tensor:
     """Absolute positions (B or 1, L) of this call's tokens: how many *real* tokens came before.
 
     Left-padded rows get the positions of the unpadded ones; with packed documents each document
-    starts at 0; ``seen`` (B,) from a state is added. Padding has the position of the next real
+    starts at 0; ``num_tokens`` (B,) of a state is added. Padding has the position of the next real
     token, or of the last one: so each sequence has one position 0 that begins it (`lengths_of`).
     """
     if mask is not None and mask.documents is not None:
-        if seen is not None:
+        if num_tokens is not None:
             raise packed_with_state()
         return document_positions(mask.documents, mask.padding_mask)
     if mask is not None and mask.padding_mask is not None:
@@ -177,10 +177,10 @@ def positions_of(
         count = mask.padding_mask.long().cumsum(1)
         before = count - mask.padding_mask.long()
         positions = torch.minimum(before, count[:, -1:] - 1).clamp(min=0)
-        return positions if seen is None else positions + seen[:, None]
-    if seen is None:
+        return positions if num_tokens is None else positions + num_tokens[:, None]
+    if num_tokens is None:
         return shared(counted, length, device)
-    return shared(_counted_after, seen, length)
+    return shared(_counted_after, num_tokens, length)
 
 
 def counted(count: int, device: torch.device) -> Tensor:
@@ -188,8 +188,9 @@ def counted(count: int, device: torch.device) -> Tensor:
     return torch.arange(count, device=device)[None]
 
 
-def _counted_after(seen: Tensor, length: int) -> Tensor:
-    return seen[:, None] if length == 1 else counted(length, seen.device) + seen[:, None]
+def _counted_after(num_tokens: Tensor, length: int) -> Tensor:
+    first = num_tokens[:, None]
+    return first if length == 1 else counted(length, num_tokens.device) + first
 
 
 def packed_with_state() -> UnsupportedError:

@@ -46,7 +46,7 @@ def check_output(mixer: Mixing, method: str, out: Any, x: Tensor, state: State |
             kind = _sizes(loss) if isinstance(loss, Tensor) else _kind(loss)
             raise _refused(mixer, method, f"{kind} as the loss '{name}'", "a scalar tensor")
     if state is not None and out.state is not state:
-        check_state(mixer, method, out.state, state.seen.shape[0], type(state))
+        check_state(mixer, method, out.state, state.num_tokens.shape[0], type(state))
 
 
 def check_like(mixer: Mixing, method: str, y: Any, x: Tensor) -> None:
@@ -81,7 +81,7 @@ def check_fed(part: Named, out: Any, x: Tensor, state: State | None) -> None:
         raise _refused(part, "forward", _kind(out), "a pair (y, state)", "feedforward")
     check_shape(part, "forward", out[0], x, x.shape, "feedforward")
     if state is not None:
-        check_state(part, "forward", out[1], state.seen.shape[0], type(state), "feedforward")
+        check_state(part, "forward", out[1], state.num_tokens.shape[0], type(state), "feedforward")
 
 
 def check_embedded(part: Named, y: Any, x: Tensor) -> None:
@@ -120,10 +120,10 @@ def check_state(
     kind: str = "mixer",
 ) -> None:
     """Refuse a state of another kind or of another number of rows."""
-    if not isinstance(state, expected) or not hasattr(state, "seen"):
+    if not isinstance(state, expected) or not hasattr(state, "num_tokens"):
         name = f"a {expected.__name__}"
         raise _refused(part, method, f"{_kind(state)} as the state", name, kind)
-    tensors = [state.seen] if torch.compiler.is_compiling() else vars(state).values()
+    tensors = [state.num_tokens] if torch.compiler.is_compiling() else vars(state).values()
     for tensor in tensors:
         if isinstance(tensor, Tensor) and tensor.shape[:1] != (batch,):
             rows = f"{batch} rows in each"

@@ -2,8 +2,8 @@
 
 A stack's pass is `sharing`; ``shared(make, *of)`` there is ``make(*of)`` of the first
 call with the same arguments. Tensors are the same if they are one object: layers that continue
-states with one `seen` share what they make of it. With gradients, and in a compiler, which finds
-what is alike by itself, every call makes its own.
+states of one `num_tokens` share what they make of it. With gradients, and in a compiler, which
+finds what is alike by itself, every call makes its own.
 """
 
 import functools
@@ -49,10 +49,10 @@ def shared(make: Callable[..., T], *of: Any) -> T:
     return result
 
 
-def advanced(seen: Tensor, length: int, padding_mask: Tensor | None = None) -> Tensor:
-    """Real tokens (B,) that rows have read: ``seen`` and ``length`` or those of a padding mask."""
-    return shared(_sum, seen, length if padding_mask is None else padding_mask)
+def advanced(num_tokens: Tensor, length: int, padding_mask: Tensor | None = None) -> Tensor:
+    """Real tokens (B,) so far: ``num_tokens`` and ``length`` or those of a padding mask."""
+    return shared(_sum, num_tokens, length if padding_mask is None else padding_mask)
 
 
-def _sum(seen: Tensor, more: int | Tensor) -> Tensor:
-    return seen + (more.sum(1) if isinstance(more, Tensor) else more)
+def _sum(num_tokens: Tensor, more: int | Tensor) -> Tensor:
+    return num_tokens + (more.sum(1) if isinstance(more, Tensor) else more)

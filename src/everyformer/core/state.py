@@ -34,11 +34,11 @@ def state(cls: type[S]) -> type[S]:
 class State:
     """Base of all states. Fields are tensors (batch, ...), other states, or tuples of them.
 
-    ``seen`` is the one field that all have: (batch,) int64, how many real tokens each row has
+    ``num_tokens`` is the one field that all have: (batch,) int64, how many real tokens each row has
     read. It is what positions are counted from, so left-padded rows agree with unpadded ones.
     """
 
-    seen: Tensor
+    num_tokens: Tensor
     cut: ClassVar[bool] = False
     """whether what it holds never was part of a graph, so that no gradient passes through it"""
     of_context: ClassVar[bool] = False
@@ -47,7 +47,7 @@ class State:
     @property
     def position(self) -> Tensor:
         """Tokens that each batch row has seen: (batch,) int64."""
-        return self.seen
+        return self.num_tokens
 
     @property
     def nbytes(self) -> int:
@@ -74,7 +74,7 @@ class State:
 
     def reset(self, where: Tensor) -> Self:
         """A new document or episode starts in the batch rows where ``where`` (batch,) is True."""
-        check_rows(where, self.seen)
+        check_rows(where, self.num_tokens)
 
         def cleared(t: Tensor, empty: Any) -> Tensor:
             rows = where.to(t.device).view(-1, *[1] * (t.dim() - 1))
@@ -135,7 +135,6 @@ def filled(like: Any, tensors: dict[str, Tensor]) -> Any:
     Raises:
         ShapeError: the tensors are of another mixer, model, number of rows or dtype.
     """
-    tensors = {_present_name(name): value for name, value in tensors.items()}
     for name, began in named_tensors(like).items():
         value = tensors.get(name)
         if value is None or not _grown(value, began):
@@ -152,10 +151,13 @@ def filled(like: Any, tensors: dict[str, Tensor]) -> Any:
     return result
 
 
-def _present_name(name: str) -> str:
-    """A name that an earlier version wrote, as it is now."""
-    where, dot, last = name.rpartition(".")
-    return where + dot + {"keep": "padding_mask"}.get(last, last)
+FORMER_NAMES = {"keep": "padding_mask", "seen": "num_tokens"}
+
+
+def present_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Tensors of a state under the names of this version, which an earlier one may have written."""
+    parted = ((name.rpartition("."), value) for name, value in tensors.items())
+    return {a + dot + FORMER_NAMES.get(b, b): value for (a, dot, b), value in parted}
 
 
 def _grown(value: Tensor, like: Tensor) -> bool:
@@ -185,7 +187,7 @@ def innermost(carried: Any) -> Iterator[State]:
         for part in carried:
             yield from innermost(part)
     elif isinstance(carried, State):
-        names = [f.name for f in dataclasses.fields(carried) if f.name != "seen"]  # type: ignore[arg-type]
+        names = [f.name for f in dataclasses.fields(carried) if f.name != "num_tokens"]  # type: ignore[arg-type]
         parts = [getattr(carried, name) for name in names]
         if any(isinstance(part, Tensor) for part in parts):
             yield carried
@@ -195,23 +197,23 @@ def innermost(carried: Any) -> Iterator[State]:
 
 def check_batch(carried: State, batch: int) -> None:
     """Refuse the state of another number of rows."""
-    if carried.seen.shape[0] != batch:
+    if carried.num_tokens.shape[0] != batch:
         raise ShapeError(
-            f"the state has {carried.seen.shape[0]} rows and x has {batch}: make one of as "
+            f"the state has {carried.num_tokens.shape[0]} rows and x has {batch}: make one of as "
             "many, or pick its rows with reorder()"
         )
 
 
-def check_rows(where: Tensor, seen: Tensor) -> None:
+def check_rows(where: Tensor, num_tokens: Tensor) -> None:
     """Refuse anything but one flag for each batch row of a state."""
     if isinstance(where, Tensor):
-        if where.dtype == torch.bool and where.shape == seen.shape:
+        if where.dtype == torch.bool and where.shape == num_tokens.shape:
             return
         given = f"{tuple(where.shape)} {str(where.dtype).removeprefix('torch.')}"
     else:
         given = repr(where)
     raise ShapeError(
-        f"a reset takes a tensor with one bool for each of the state's {seen.shape[0]} rows, not "
+        f"a reset takes a tensor with one bool for each of the state's {len(num_tokens)} rows, not "
         f"{given}"
     )
 
@@ -221,7 +223,7 @@ class LayerState(State):
     """The state of a layer whose feed-forward carries something too; that of others is their
     mixer's."""
 
-    seen: Tensor
+    num_tokens: Tensor
     mixer: State
     feedforward: State
 
@@ -230,14 +232,16 @@ class LayerState(State):
 class StackState(State):
     """The states of the layers of a stack, first layer first."""
 
-    seen: Tensor
+    num_tokens: Tensor
     layers: tuple[State, ...]
     pending: State | None = None
     """tokens that some layers have not taken in yet, where a depth fills those in when they run"""
 
     def rebuilt(self, tensor: Callable[[Tensor, Any], Tensor], inner: Callable[[Any], Any]) -> Self:
         new = super().rebuilt(tensor, inner)
-        together = new.seen is not self.seen and all(s.seen is self.seen for s in self.layers)
+        together = new.num_tokens is not self.num_tokens and all(
+            s.num_tokens is self.num_tokens for s in self.layers
+        )
         return in_step(new) if together else new
 
 
@@ -256,7 +260,7 @@ def in_step(stack: Stacked) -> Stacked:
         same = copy.copy(part)  # and all that goes with it
         for field in dataclasses.fields(part):  # type: ignore[arg-type]
             object.__setattr__(same, field.name, counting(getattr(part, field.name)))
-        object.__setattr__(same, "seen", stack.seen)
+        object.__setattr__(same, "num_tokens", stack.num_tokens)
         return same
 
     layers = tuple(counting(layer) for layer in stack.layers)

@@ -89,7 +89,7 @@ class Growing(State):
 
     def has_room(self, tokens: int) -> bool:
         """True where ``tokens`` more can be taken in without a copy of what is there."""
-        return self.room is not None and self.room.fits(len(self.seen), self.taken, tokens)
+        return self.room is not None and self.room.fits(len(self.num_tokens), self.taken, tokens)
 
     def reserve(self, tokens: int) -> Self:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""

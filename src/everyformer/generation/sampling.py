@@ -127,7 +127,7 @@ class TokenStream(Iterator[Tensor]):
         generator = torch.Generator(device=ids.device)
         initial = self.state
         place = ids.shape[1] if padding_mask is None else int(padding_mask.sum(1).max())
-        place += 0 if initial is None else int(initial.seen.max())
+        place += 0 if initial is None else int(initial.num_tokens.max())
         self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
         if self._step is not None and self.state is None:
             raise UnsupportedError(

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from everyformer.core.errors import CheckpointError, EveryformerError, ShapeError
 from everyformer.core.modules import evaluating
-from everyformer.core.state import StackState, filled, named_tensors
+from everyformer.core.state import StackState, filled, named_tensors, present_names
 from everyformer.generation.sampling import ENDED
 from everyformer.models.base import Model
 from everyformer.system.files import expanded, file_written_whole
@@ -42,9 +42,9 @@ def load_state(path: str | Path, model: Model) -> tuple[StackState, Tensor]:
         CheckpointError: the file is damaged, or the state is one of another model or dtype.
     """
     path = expanded(path)
-    tensors = read_tensors(path, sealed="state of a text")
+    tensors = present_names(read_tensors(path, sealed="state of a text"))
     token = tensors.pop(NEXT, None)
-    if token is None or "seen" not in tensors:
+    if token is None or "num_tokens" not in tensors:
         raise CheckpointError(f"{path} holds no state of a text: it was written by something else")
     _check_counts(path, tensors, token, model.config.vocabulary)
     try:
@@ -70,7 +70,7 @@ def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabul
             f"this one's {vocabulary:,}"
         )
     for name, counts in tensors.items():
-        if name.split(".")[-1] != "seen":
+        if name.split(".")[-1] != "num_tokens":
             continue
         whole = counts.dtype == torch.int64 and counts.shape == token.shape
         if not whole or ((counts < 0) | (counts > MOST)).any():
@@ -82,7 +82,7 @@ def _check_counts(path: Path, tensors: dict[str, Tensor], token: Tensor, vocabul
 
 def _try(path: Path, model: Model, state: StackState) -> None:
     """Go on by a token, whatever it is, from a state of sizes that do not fit each other."""
-    token = torch.zeros(len(state.seen), 1, dtype=torch.long, device=state.seen.device)
+    token = torch.zeros(len(state.num_tokens), 1, dtype=torch.long, device=state.num_tokens.device)
     try:
         with torch.inference_mode(), evaluating(model):
             model(token, state=state.reserve(1))

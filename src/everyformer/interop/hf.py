@@ -122,7 +122,7 @@ class EveryformerCache(Cache):
 
     def batch_repeat_interleave(self, repeats: int) -> None:
         if self.state is not None:
-            rows = torch.arange(self.state.seen.shape[0], device=self.state.seen.device)
+            rows = torch.arange(self.state.num_tokens.shape[0], device=self.state.num_tokens.device)
             self.state = self.state.reorder(rows.repeat_interleave(repeats))
 
     def reset(self) -> None:
@@ -365,8 +365,8 @@ def _mask(
         real_tokens = None if mask is None else mask.padding_mask
         begins = positions == 0 if real_tokens is None else (positions == 0) & real_tokens
         return Mask(padding_mask=real_tokens, documents=begins.long().cumsum(1).expand(batch, -1))
-    seen = None if state is None else state.seen
-    counted = positions_of(batch, length, mask, seen, tokens.device).expand(batch, -1)
+    num_tokens = None if state is None else state.num_tokens
+    counted = positions_of(batch, length, mask, num_tokens, tokens.device).expand(batch, -1)
     expanded = positions.expand(batch, -1)
     real = torch.ones_like(tokens, dtype=torch.bool) if mask is None else mask.padding_mask
     if expanded.shape == counted.shape and torch.equal(expanded[real], counted[real]):

@@ -194,8 +194,8 @@ class Model(nn.Module):
                 )
         position = position or self.position
         if position is not None:
-            seen = None if state is None else state.seen
-            where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+            num_tokens = None if state is None else state.num_tokens
+            where = positions_of(x.shape[0], x.shape[1], mask, num_tokens, x.device)
             x = x + position.added(where, x)
         if self.embedding_norm is not None:
             x = self.embedding_norm(x)

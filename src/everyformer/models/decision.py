@@ -297,8 +297,8 @@ class DecisionTransformer(DecisionModel):
         if self.norm is not None:
             x = self.norm(x)
         if self.places is not None:
-            seen = None if state is None else state.seen
-            where = positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+            num_tokens = None if state is None else state.num_tokens
+            where = positions_of(x.shape[0], x.shape[1], mask, num_tokens, x.device)
             x = x + self.places[where] + self.time(first)
         return self.add_positions(x, mask, state)
 

@@ -84,7 +84,7 @@ class DrawingModel(Model):
         count = tokens.shape[1]
         steps = torch.arange(count, device=tokens.device)[None]
         if state is not None:
-            steps = state.seen[:, None] + steps
+            steps = state.num_tokens[:, None] + steps
         x = self.embedding(tokens, steps, self.config.embedding_scale)
         self.check_labels(labels, len(tokens))
         if self.classes is not None and labels is not None:

@@ -26,7 +26,7 @@ from everyformer.stores.texts import Window
 class Recent(State):
     """The tokens that a window may still reach."""
 
-    seen: Tensor
+    num_tokens: Tensor
     tokens: Tensor
     """(B, context - 1) int64, the newest last; what was not read yet is 0"""
 
@@ -49,8 +49,8 @@ class SpalmLanguageModel(ReadingModel):
     def init_state(self, batch_size: int, **like: Any) -> StackState:
         """The state before the first token: the model's own, and the tokens read last."""
         alone = self.model.init_state(batch_size, **like)
-        tokens = alone.seen.new_zeros(batch_size, self.how.context - 1)
-        return StackState(alone.seen, (alone, Recent(alone.seen, tokens)))
+        tokens = alone.num_tokens.new_zeros(batch_size, self.how.context - 1)
+        return StackState(alone.num_tokens, (alone, Recent(alone.num_tokens, tokens)))
 
     def forward(
         self,
@@ -80,8 +80,8 @@ class SpalmLanguageModel(ReadingModel):
             return out
         rows = zip(recent.tokens, inputs, real, strict=True)
         tokens = [torch.cat((old, new[real_]))[len(new[real_]) :] for old, new, real_ in rows]
-        after = Recent(out.state.seen, torch.stack(tokens))
-        return out._replace(state=StackState(out.state.seen, (out.state, after)))
+        after = Recent(out.state.num_tokens, torch.stack(tokens))
+        return out._replace(state=StackState(out.state.num_tokens, (out.state, after)))
 
     def neighbours_of(self, inputs: Tensor) -> Tensor:
         """(B, L, k) tokens for texts (B, L) from their start, -1 where there are fewer."""
@@ -93,16 +93,16 @@ class SpalmLanguageModel(ReadingModel):
         """(B, L, k) of the real tokens, or of the ``last`` of them in each row; elsewhere -1."""
         batch, where = [], []
         for row, (tokens, real_tokens) in enumerate(zip(inputs.cpu(), real.cpu(), strict=True)):
-            seen = 0 if recent is None else int(recent.seen[row])
+            num_tokens = 0 if recent is None else int(recent.num_tokens[row])
             old = tokens[:0] if recent is None else recent.tokens[row].cpu()
-            before = min(seen, len(old))
+            before = min(num_tokens, len(old))
             history = torch.cat((old[len(old) - before :], tokens[real_tokens])).numpy()
             places = real_tokens.nonzero().squeeze(1)
             start = 0 if last is None else max(0, len(places) - last)
-            for window, first, end in self._windows(seen + start, seen + len(places)):
-                shift = seen - before
+            for window, first, end in self._windows(num_tokens + start, num_tokens + len(places)):
+                shift = num_tokens - before
                 batch.append(Window(history, window - shift, first - window, end - shift))
-                where += [(row, int(places[p - seen])) for p in range(first, end)]
+                where += [(row, int(places[p - num_tokens])) for p in range(first, end)]
         neighbours = torch.full((*inputs.shape, self.k), -1, dtype=torch.long)
         if not where:
             return neighbours.to(inputs.device)

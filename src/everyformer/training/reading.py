@@ -69,7 +69,7 @@ def read_windows(
             state = begin(model, len(batch.targets))
             for part in parts:
                 state = forward(model, part.to(world.device), state, last=1).state
-            read = Read(forward(model, batch, state), batch, state.seen.cpu())
+            read = Read(forward(model, batch, state), batch, state.num_tokens.cpu())
             idle = max(len(ahead) for ahead, _ in turn) - len(parts) if world.in_step else 0
             for _ in range(idle):
                 forward(model, batch, begin(model, len(batch.targets)), last=1)
@@ -94,7 +94,7 @@ def read_in_order(
     for number, batch in enumerate(dataset.in_order(streams)):
         if limit is not None and number * streams >= limit:
             return
-        batch, before = batch.to(world.device), state.seen.cpu()
+        batch, before = batch.to(world.device), state.num_tokens.cpu()
         out = forward(model, batch, state)
         state = out.state
         yield Read(out, batch, before)

@@ -23,7 +23,7 @@ from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.modules import memories_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.seeds import mixed
-from everyformer.core.state import StackState, filled, named_tensors
+from everyformer.core.state import StackState, filled, named_tensors, present_names
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.dataset import Dataset
 from everyformer.engines.drawing import piece_of_rows
@@ -63,7 +63,7 @@ class TextCarry:
         state = self._pieces.get((start, stop))
         if state is not None:
             return state
-        if self._saved is not None and stop <= len(self._saved.seen):
+        if self._saved is not None and stop <= len(self._saved.num_tokens):
             return self._saved.reorder(torch.arange(start, stop))
         made: StackState = self._model.init_state(stop - start)
         return made
@@ -84,7 +84,8 @@ class TextCarry:
 
     def fill(self, tensors: dict[str, Tensor]) -> None:
         """Take up what `tensors` gave."""
-        initial = self._model.init_state(len(tensors["seen"]))
+        tensors = present_names(tensors)
+        initial = self._model.init_state(len(tensors["num_tokens"]))
         self._saved = filled(initial, tensors).to(next(self._model.parameters()).device)
 
 

@@ -163,7 +163,7 @@ def test_exits_at_the_last_layer_are_the_plain_model() -> None:
 def test_keys_of_deeper_layers_are_projections_of_what_left() -> None:
     made, tokens = model("depth-adaptive", exits="fixed", layer=2), text(1, 3)
     before = made(tokens, state=made.init_state(1)).state
-    assert [int(layer.seen) for layer in before.layers] == [3, 3, 0, 0, 0]
+    assert [int(layer.num_tokens) for layer in before.layers] == [3, 3, 0, 0, 0]
     x = made.embed(made.embedding, tokens)
     for block in made.stack.blocks[:2]:
         x = block(x).y
@@ -284,7 +284,7 @@ def test_a_prompt_goes_through_all_layers() -> None:
     with reading_prompt(made, 10), tallied() as told:
         out = made(tokens[:, :10], state=made.init_state(2))
     assert told.means() == {}
-    assert all(int(layer.seen[0]) == 10 for layer in out.state.layers)
+    assert all(int(layer.num_tokens[0]) == 10 for layer in out.state.layers)
     assert int(out.state.pending.early[0]) == 0
     set_threshold(made, None)
     close(out.logits, made(tokens[:, :10]).logits)

@@ -41,7 +41,7 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
         out = made(piece, state=state)
         state = out.state
         parts.append(out.y)
-        waited = waited or bool((state.layers[-1].seen < state.seen).any())
+        waited = waited or bool((state.layers[-1].num_tokens < state.num_tokens).any())
     close(torch.cat(parts, 1), whole)
     assert options.get("halting") != "none" or not waited
     # a row that begins anew, rows in another order, and a piece with padding in front
@@ -71,7 +71,7 @@ def test_layers_that_answer_for_all_alone_take_in_at_once(options: dict[str, str
         out = made(piece, state=state)
         state = out.state
         parts.append(out.y)
-        assert all(torch.equal(layer.seen, state.seen) for layer in state.layers)
+        assert all(torch.equal(layer.num_tokens, state.num_tokens) for layer in state.layers)
     close(torch.cat(parts, 1), made(TEXT).y)
 
 
@@ -90,7 +90,7 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     for piece in x.split(1, 1):
         out = made(piece, state=state)
         state = out.state
-        seen.append([int(layer.seen) for layer in state.layers])
+        seen.append([int(layer.num_tokens) for layer in state.layers])
     assert seen[6] == [7, 0, 0, 0, 0, 0]
     assert seen[7] == [8] * 6
     assert seen[-1] == [11, 8, 8, 8, 8, 8]
@@ -104,7 +104,7 @@ def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
         torch.tensor([[0, 1, 2], [0, 1, 1]]),
         torch.tensor([[True, True, True], [True, False, True]]),
     )
-    assert waiting.seen.tolist() == [3, 2]
+    assert waiting.num_tokens.tolist() == [3, 2]
     found = waiting.lacked(torch.tensor([1, 1]))
     assert found is not None
     stream, positions, mask = found
@@ -233,5 +233,5 @@ def moved(made: Any, first: int) -> Tensor:
     """Outputs of the text behind ``first`` tokens that nobody sees."""
     made.eval()
     state = made.init_state(2)
-    state = type(state)(state.seen + first, state.layers, state.pending)
+    state = type(state)(state.num_tokens + first, state.layers, state.pending)
     return made(TEXT, state=state).y

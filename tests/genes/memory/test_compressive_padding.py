@@ -54,7 +54,7 @@ def test_rows_that_were_used_most_are_as_far_as_they_are(sizes):
     for size in sizes:
         x = torch.randn(1, size, 12, generator=generator).double()
         rows = torch.cat((state.packed.x, state.rows.keys[:, 0], x), 1)
-        seen = int(state.seen)
+        seen = int(state.num_tokens)
         held = state.rows.keys.shape[2]
         times = [*state.packed.times[0].tolist(), *range(seen - held, seen + size)]
         text = torch.zeros(1, times[-1] + 1, 12).double()

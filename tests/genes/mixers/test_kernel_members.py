@@ -175,7 +175,7 @@ def test_rotations_before_the_features_see_distances_alone(name):
     ).eval()
     x = draw(1, 9, 8, dtype=torch.float32) / 2
     state = mixer.init_state(1)
-    moved = type(state)(state.seen + 50, state.sums, state.level)
+    moved = type(state)(state.num_tokens + 50, state.sums, state.level)
     y = mixer(x).y
     assert (mixer(x, state=moved).y - y).abs().max() < 0.05 * y.abs().max()
     still = ef.create_mixer(name, width=8, heads=2, causal=True, features=20000).eval()

@@ -157,7 +157,7 @@ def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded)
             x[:, :start], mask=Mask(padding_mask=padding_mask[:, :start]) if padded else None
         ).y
         torch.testing.assert_close(y, so_far[:, now], rtol=0, atol=1e-12)
-    assert state.seen.tolist() == padding_mask.sum(1).tolist()
+    assert state.num_tokens.tolist() == padding_mask.sum(1).tolist()
     extended = mixer.append(x, mask=Mask(padding_mask=padding_mask), state=mixer.init_state(2))
     for row in range(2):
         # padding has slots too, but nobody reads them

@@ -323,7 +323,7 @@ def test_rows_of_different_lengths_step_as_each_alone(local):
                 if n == 30:
                     state = state.reorder(torch.tensor([0, 1, 2]))
             close(torch.cat(ys, 1), mixer(x, mask=Mask(padding_mask=padding_mask)).y)
-            assert torch.equal(state.seen, padding_mask.sum(1))
+            assert torch.equal(state.num_tokens, padding_mask.sum(1))
 
 
 @pytest.mark.full("the compiler works for seconds")

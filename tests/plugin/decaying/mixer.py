@@ -51,7 +51,7 @@ def limits(make: Make) -> list[Pair]:
 class DecayState(State):
     """The averages so far."""
 
-    seen: Tensor
+    num_tokens: Tensor
     mean: Tensor
     """h (B, H, D)"""
 
@@ -94,7 +94,7 @@ class Decay(RowMixer):
             every = torch.cat((state.mean[:, :, None], h), 2)
             count = rows.lengths.expand(len(v))
             last = count.view(-1, 1, 1, 1).expand(-1, self.heads, 1, self.size)
-            after = DecayState(state.seen + count, every.gather(2, last)[:, :, 0])
+            after = DecayState(state.num_tokens + count, every.gather(2, last)[:, :, 0])
         return MixerOutput(self.out(h.transpose(1, 2).flatten(2)), after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
@@ -107,8 +107,8 @@ class Decay(RowMixer):
         return torch.stack(outputs, 1)
 
     def empty_state(self, batch: int, **like: Any) -> DecayState:
-        seen = torch.zeros(batch, dtype=torch.long, device=like["device"])
-        return DecayState(seen, torch.zeros(batch, self.heads, self.size, **like))
+        num_tokens = torch.zeros(batch, dtype=torch.long, device=like["device"])
+        return DecayState(num_tokens, torch.zeros(batch, self.heads, self.size, **like))
 
     def pictures(self, length: int | None, layers: Sequence[Mixer]) -> Pictures:
         def kernels() -> Panels:

@@ -81,7 +81,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
     rules["compile"] = options.compile
-    last, seen = [], 0
+    last, num_tokens = [], 0
     if options.state is not None:
         if not exact or len(texts) > 1:
             raise ConfigError(
@@ -90,11 +90,11 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
             )
         if expanded(options.state).exists():
             state, token = load_state(options.state, model)
-            rules["state"], last, seen = state, token.tolist(), int(state.seen.max())
+            rules["state"], last, num_tokens = state, token.tolist(), int(state.num_tokens.max())
             texts = texts if options.prompts or options.prompt else [""]
     ids = [encode_prompt(tokenizer, text)[0].tolist() if text else [] for text in texts]
     ids[0] = [*last, *ids[0]]
-    rules["tokens"] = tokens = _fitting(model, options.tokens, max(map(len, ids)), seen)
+    rules["tokens"] = tokens = _fitting(model, options.tokens, max(map(len, ids)), num_tokens)
     kind = "a state" if exact else "recomputing (the member has no exact state)"
     say(f"{'endless' if tokens is None else tokens} tokens with {kind}")
     _choose_threads(model, ids, rules)
@@ -171,8 +171,8 @@ def _as_it_is_made(
     return {"prompt": text, "text": whole.getvalue()}
 
 
-def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | None:
-    """``tokens``, or of the default as many as fit behind the prompt and what was ``seen`` before.
+def _fitting(model: Model, tokens: int | None, prompt: int, num_tokens: int) -> int | None:
+    """``tokens``, or of the default as many as fit behind the prompt and ``num_tokens`` before it.
 
     Raises:
         ConfigError: more are asked for than the model's tables over positions have places.
@@ -180,8 +180,9 @@ def _fitting(model: Model, tokens: int | None, prompt: int, seen: int) -> int | 
     if model.longest is None:
         return tokens
     # the last token that is drawn is not read
-    fits = model.longest - seen - prompt + 1
-    before = f"{seen + prompt:,} tokens come before" if seen else f"the prompt has {prompt:,}"
+    fits = model.longest - num_tokens - prompt + 1
+    both = num_tokens + prompt
+    before = f"{both:,} tokens come before" if num_tokens else f"the prompt has {prompt:,}"
     ends = f"{model.config.member} has tables over {model.longest:,} positions, and {before}"
     if fits < 1:
         raise ConfigError(f"{ends}, so nothing can follow: give a shorter prompt")

@@ -41,7 +41,7 @@ _PIECE = 64
 class Members(State):
     """The best members of every cluster, the earliest first."""
 
-    seen: Tensor
+    num_tokens: Tensor
     keys: Tensor
     """(B, H, K, W, D)"""
     values: Tensor
@@ -199,7 +199,7 @@ def _best_piece(
     worth = _with_room(worth, window)
     at = best_positions(worth, _chosen_of(window, slots + count)).sort(-1).values
     columns = at.clamp(max=slots + count - 1)[..., None].expand(*at.shape, keys.shape[-1])
-    seen_now = state.seen + (scores[:, 0, :, 0] > -math.inf).sum(-1)
+    seen_now = state.num_tokens + (scores[:, 0, :, 0] > -math.inf).sum(-1)
     after = Members(
         seen_now, keys.gather(3, columns), values.gather(3, columns), worth.gather(3, at)
     )

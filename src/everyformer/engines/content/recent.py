@@ -36,7 +36,7 @@ class _Room:
 class Recent(State):
     """The latest members of every cluster."""
 
-    seen: Tensor
+    num_tokens: Tensor
     members: Tensor
     """(B, H, K, R, 2 D), keys and after them values"""
     count: Tensor
@@ -118,7 +118,7 @@ def latest_next(
     k, v = (torch.cat((t.to(new.dtype), new), 2) for t, new in zip(old, heads[1:], strict=True))
     q = F.pad(heads.q, (0, 0, before.shape[2], 0))
     y = latest(HeadInputs(q, k, v), labels, window, clusters, dropout=dropout)
-    seen = advanced(state.seen, heads.q.shape[2], padding_mask)
+    seen = advanced(state.num_tokens, heads.q.shape[2], padding_mask)
     members, count = _last_of(torch.cat((k, v), -1), labels, window, clusters)
     after = Recent(seen, members.to(state.members.dtype), count).reserved_as(state)
     return y[:, :, before.shape[2] :], after
@@ -145,7 +145,7 @@ def _latest_one(
     if padding_mask is not None:
         more = torch.where(padding_mask[:, None], more, count)
     after = Recent(
-        advanced(state.seen, 1, padding_mask), members, state.count.scatter(2, labels, more)
+        advanced(state.num_tokens, 1, padding_mask), members, state.count.scatter(2, labels, more)
     )
     return y, after if room is None else after.following(room)
 

@@ -107,7 +107,7 @@ def kernel_attention(
         )
         y = y.transpose(1, 2)
     return y, KernelState(
-        advanced(state.seen, q.shape[2], padding_mask), sums, top if levels else None
+        advanced(state.num_tokens, q.shape[2], padding_mask), sums, top if levels else None
     )
 
 

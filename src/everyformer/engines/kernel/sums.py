@@ -16,7 +16,7 @@ from everyformer.core.state import State, state
 class KernelState(State):
     """The sums over all tokens seen."""
 
-    seen: Tensor
+    num_tokens: Tensor
     sums: Tensor
     """(B, H, M, D_v + 1) of fk v', relative to e^level; v' ends with a one"""
     level: Tensor | None = field(default=None, metadata={"empty": -math.inf})
@@ -29,7 +29,7 @@ class KernelState(State):
         """The state at the start, for ``rows`` = (batch, heads); ``like``: device and dtype."""
         wide = {**like, "dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
-            seen=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
+            num_tokens=torch.zeros(rows[0], dtype=torch.long, device=like["device"]),
             sums=torch.zeros(*rows, features, values + 1, **wide),
             level=torch.full(rows, -math.inf, **wide) if levels else None,
         )
@@ -40,6 +40,6 @@ class ContextSums(State):
     """The sums over a context, made once and read by every step of cross-attention."""
 
     of_context = True
-    seen: Tensor
+    num_tokens: Tensor
     sums: Tensor
     """(B, H, M, D_v + 1)"""

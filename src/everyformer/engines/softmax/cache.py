@@ -21,13 +21,13 @@ class KeyValueState(Growing):
 
     grows = ("keys", "values")
     slot_dim = 2
-    seen: Tensor
+    num_tokens: Tensor
     keys: Tensor
     """(B, H_kv, S, D), already rotated where RoPE is in use"""
     values: Tensor
     """(B, H_kv, S, D_v)"""
     padding_mask: Tensor | None = None
-    """(B, S) bool, which slots hold a real token; None: all do, the last one at ``seen`` - 1"""
+    """(B, S) bool, which slots hold a real token; None: all; the last is at ``num_tokens`` - 1"""
     positions: Tensor | None = None
     """(B, S) int64, absolute; None with ``padding_mask``"""
 
@@ -37,7 +37,7 @@ class KeyValueState(Growing):
     ) -> KeyValueState:
         """Empty cache of ``rows`` = (batch, key-value heads); ``like``: device and dtype."""
         return cls(
-            seen=torch.zeros(rows[0], dtype=torch.long, device=like.get("device")),
+            num_tokens=torch.zeros(rows[0], dtype=torch.long, device=like.get("device")),
             keys=torch.zeros(*rows, 0, key_dim, **like),
             values=torch.zeros(*rows, 0, value_dim, **like),
         )
@@ -51,14 +51,14 @@ class KeyValueState(Growing):
         """
         (keys, values), room = self.grown(k, v)
         if padding_mask is None and self.padding_mask is None:
-            new = KeyValueState(advanced(self.seen, k.shape[2]), keys, values)
+            new = KeyValueState(advanced(self.num_tokens, k.shape[2]), keys, values)
         else:
             assert positions is not None
             old_keep, old_positions = self.slots()
             if padding_mask is None:
                 padding_mask = shared(_real, k.shape[0], k.shape[2], k.device)
             new = KeyValueState(
-                seen=advanced(self.seen, k.shape[2], padding_mask),
+                num_tokens=advanced(self.num_tokens, k.shape[2], padding_mask),
                 keys=keys,
                 values=values,
                 padding_mask=shared(_joined, old_keep, padding_mask),
@@ -71,7 +71,7 @@ class KeyValueState(Growing):
         if self.padding_mask is not None and self.positions is not None:
             return self.padding_mask, self.positions
         batch, _, size, _ = self.keys.shape
-        return shared(_real, batch, size, self.keys.device), shared(_up_to, self.seen, size)
+        return shared(_real, batch, size, self.keys.device), shared(_up_to, self.num_tokens, size)
 
     def last(self, count: int | None) -> KeyValueState:
         """Only the last ``count`` real tokens of each row (None: all)."""
@@ -93,7 +93,7 @@ class KeyValueState(Growing):
         """The slots at ``order`` (B, n) alone."""
         padding_mask, positions = self.slots()
         return KeyValueState(
-            seen=self.seen,
+            num_tokens=self.num_tokens,
             keys=gather_rows(self.keys.transpose(1, 2), order).transpose(1, 2),
             values=gather_rows(self.values.transpose(1, 2), order).transpose(1, 2),
             padding_mask=padding_mask.gather(1, order),
@@ -116,13 +116,13 @@ class KeyValueState(Growing):
         padding_mask = None if self.padding_mask is None else self.padding_mask[:, first:]
         positions = None if self.positions is None else self.positions[:, first:]
         keys, values = self.keys[:, :, first:], self.values[:, :, first:]
-        return KeyValueState(self.seen, keys, values, padding_mask, positions)
+        return KeyValueState(self.num_tokens, keys, values, padding_mask, positions)
 
     def at(self, index: Tensor) -> KeyValueState:
         """The slots at ``index`` (N,) alone."""
         keys, values = (t.index_select(2, index) for t in (self.keys, self.values))
         padding_mask, positions = (shared(_columns, t, index) for t in self.slots())
-        return KeyValueState(self.seen, keys, values, padding_mask, positions)
+        return KeyValueState(self.num_tokens, keys, values, padding_mask, positions)
 
     def only(self, visible: Tensor) -> KeyValueState:
         """The cache, in which slots that ``visible`` (B, S) leaves out are marked as empty."""
@@ -138,9 +138,9 @@ def _real(batch: int, size: int, device: torch.device) -> Tensor:
     return torch.ones(batch, size, dtype=torch.bool, device=device)
 
 
-def _up_to(seen: Tensor, size: int) -> Tensor:
-    """Positions (B, ``size``) of the last of the ``seen`` (B,) tokens."""
-    return seen[:, None] - size + torch.arange(size, device=seen.device)
+def _up_to(num_tokens: Tensor, size: int) -> Tensor:
+    """Positions (B, ``size``) of the last of the ``num_tokens`` (B,) tokens."""
+    return num_tokens[:, None] - size + torch.arange(size, device=num_tokens.device)
 
 
 def _joined(old: Tensor, new: Tensor) -> Tensor:
@@ -156,7 +156,7 @@ class ContextState(State):
     """Keys and values of a context, projected once and read by every step of cross-attention."""
 
     of_context = True
-    seen: Tensor
+    num_tokens: Tensor
     keys: Tensor
     """(B, H_kv, S, D)"""
     values: Tensor

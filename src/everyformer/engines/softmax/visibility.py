@@ -191,22 +191,22 @@ def surely(flags: Tensor) -> bool:
     return _may_ask(flags) and bool(flags.all())
 
 
-def all_read(seen: Tensor, count: int) -> bool:
-    """True where all rows are known to have ``seen`` (B,) so many tokens."""
-    return common(seen) == count
+def all_read(num_tokens: Tensor, count: int) -> bool:
+    """True where all ``num_tokens`` (B,) are known to be ``count``."""
+    return common(num_tokens) == count
 
 
-def common(seen: Tensor) -> int | None:
-    """How many tokens all rows have ``seen`` (B,); None if not all as many, or it costs something
+def common(num_tokens: Tensor) -> int | None:
+    """What all ``num_tokens`` (B,) are; None if they are not all one number, or it costs something
     to know."""
-    return shared(_common, seen)
+    return shared(_common, num_tokens)
 
 
-def _common(seen: Tensor) -> int | None:
-    if not _may_ask(seen):
+def _common(num_tokens: Tensor) -> int | None:
+    if not _may_ask(num_tokens):
         return None
     # rows are few, and reading them is no operation
-    first, *others = set(seen.tolist())
+    first, *others = set(num_tokens.tolist())
     return None if others else int(first)
 
 

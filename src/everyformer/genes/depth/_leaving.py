@@ -114,12 +114,15 @@ class Leaving(LayerSchedule):
                 run.pending = self.waiting.passed(x, padding_mask, may_leave)
                 return
             pending = self.waiting.append(x, positions, padding_mask, may_leave)
-            if len(later) and pending.most(run.state[self._layers(later[-1])[0][1]].seen) > HELD:
+            if (
+                len(later)
+                and pending.most(run.state[self._layers(later[-1])[0][1]].num_tokens) > HELD
+            ):
                 for t in later:
                     self._catch_up(pending, t)
         run.states += [run.state[layer] for t in later for _, layer in self._layers(t)]
         if pending is not None:
-            run.pending = pending.but_for(run.states[-1].seen)
+            run.pending = pending.but_for(run.states[-1].num_tokens)
 
     def _layers(self, t: int) -> list[tuple[int, int]]:
         """Block and layer of each layer of the step ``t``."""
@@ -129,7 +132,7 @@ class Leaving(LayerSchedule):
     def _catch_up(self, waiting: Deferred, t: int) -> None:
         assert self.run.state is not None
         layers = self._layers(t)
-        lacked = waiting.lacked(self.run.state[layers[0][1]].seen)
+        lacked = waiting.lacked(self.run.state[layers[0][1]].num_tokens)
         if lacked is None:
             return
         stream, positions, mask = lacked

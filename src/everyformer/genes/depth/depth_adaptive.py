@@ -97,7 +97,7 @@ class SequenceExit(State):
     """Exit of the tokens of a translation."""
 
     of_context = True
-    seen: Tensor
+    num_tokens: Tensor
     odds: Tensor
     """(B, N) W x' + b"""
 
@@ -219,8 +219,8 @@ class DepthAdaptive(Exits):
         else:
             mean = read.masked_fill(~padding_mask[..., None], 0).sum(1)
             mean = mean / padding_mask.sum(1, keepdim=True).clamp(min=1)
-        seen = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
-        return SequenceExit(seen, mean @ widened(self.weight).T + self.bias)
+        num_tokens = torch.zeros(len(encoded), dtype=torch.long, device=encoded.device)
+        return SequenceExit(num_tokens, mean @ widened(self.weight).T + self.bias)
 
     def _needed(self, n: int) -> float:
         """tau_n."""

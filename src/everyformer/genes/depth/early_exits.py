@@ -291,8 +291,8 @@ class ExitCourse(Leaving):
         """(B, L) how many tokens of each row that might leave come before each."""
         run, prompt = self.run, self.depth.prompt
         waiting = None if run.carried is None else run.carried.pending
-        seen = waiting.early if isinstance(waiting, Deferred) else None
-        places = positions_of(x.shape[0], x.shape[1], run.mask, seen, x.device)
+        num_tokens = waiting.early if isinstance(waiting, Deferred) else None
+        places = positions_of(x.shape[0], x.shape[1], run.mask, num_tokens, x.device)
         if prompt:
             places = (places - places[:, prompt : prompt + 1]).clamp(min=0)
         return places.expand(x.shape[0], -1)

@@ -155,8 +155,8 @@ class Universal(Depth):
         mask, carried = run.mask, run.carried
         if mask is not None and mask.padding_mask is not None and run.prefix:
             mask = Mask(padding_mask=mask.padding_mask[:, run.prefix :])
-        seen = None if carried is None else carried.seen
-        positions = positions_of(x.shape[0], length, mask, seen, x.device)
+        num_tokens = None if carried is None else carried.num_tokens
+        positions = positions_of(x.shape[0], length, mask, num_tokens, x.device)
         if self.training and self.options.start and carried is None:
             drawn = uniform_rows((x.shape[0], 1), x.device)
             first = (drawn * (self.options.start + 1)).long()

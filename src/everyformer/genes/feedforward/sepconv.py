@@ -39,7 +39,7 @@ HONOURS = frozenset({"padding_mask", "documents", "global_tokens", "sentences", 
 class SeparableState(State):
     """The last inputs of both convolutions, zeros where there is none yet."""
 
-    seen: Tensor
+    num_tokens: Tensor
     inputs: Tensor
     """(B, 2, d) of the first, newest last"""
     hidden: Tensor
@@ -75,7 +75,7 @@ class SeparableFeedForward(FeedForward):
             "dtype": dtype or self.first.dtype,
         }
         return SeparableState(
-            seen=torch.zeros(batch_size, dtype=torch.long, device=like["device"]),
+            num_tokens=torch.zeros(batch_size, dtype=torch.long, device=like["device"]),
             inputs=torch.zeros(batch_size, FIRST - 1, self.first.shape[1], **like),
             hidden=torch.zeros(batch_size, SECOND - 1, self.second.shape[1], **like),
         )
@@ -116,7 +116,7 @@ class SeparableFeedForward(FeedForward):
         assert inputs is not None
         assert hidden is not None
         count = x.shape[1] if padding_mask is None else padding_mask.sum(1)
-        return y, SeparableState(state.seen + count, inputs, hidden)
+        return y, SeparableState(state.num_tokens + count, inputs, hidden)
 
     def _convolve(
         self,

@@ -174,8 +174,8 @@ class Memory(Remembering):
             mask.require(f"memory '{self.name}'", frozenset({"padding_mask", "documents"}))
         padding_mask = None if mask is None else mask.padding_mask
         real = None if padding_mask is None else Mask(padding_mask=padding_mask)
-        seen = None if state is None else state.seen
-        order = positions_of(batch, length, real, seen, q.device)
+        num_tokens = None if state is None else state.num_tokens
+        order = positions_of(batch, length, real, num_tokens, q.device)
         of_state = None if state is None else self.begin(state)
         begin = torch.zeros_like(order[:, :1]) if of_state is None else of_state[:, None]
         if runs is None and mask is not None and mask.documents is not None:
@@ -241,9 +241,9 @@ class Memory(Remembering):
                 f"the state holds rows of {channels} channels, but this layer's have {expected}: "
                 "it is the state of another model"
             )
-        if state.seen.shape[0] != batch_size:
+        if state.num_tokens.shape[0] != batch_size:
             raise ShapeError(
-                f"the state holds {state.seen.shape[0]} rows, but x has {batch_size}: begin a "
+                f"the state holds {len(state.num_tokens)} rows, but x has {batch_size}: begin a "
                 "state of that batch size, or pick rows with state.reorder(index)"
             )
 

@@ -78,7 +78,7 @@ class CompressiveOptions(Options):
 class PastRows(State):
     """Inputs of one layer, oldest first; those that ``padding_mask`` leaves out are zeros."""
 
-    seen: Tensor
+    num_tokens: Tensor
     x: Tensor
     """(B, n, width)"""
     padding_mask: Tensor
@@ -89,24 +89,24 @@ class PastRows(State):
     def then(self, more: PastRows, most: int) -> PastRows:
         """These rows and ``more`` after them: the last ``most`` real ones of each line."""
         pairs = ((self.x, more.x), (self.padding_mask, more.padding_mask), (self.times, more.times))
-        both = PastRows(self.seen, *(torch.cat(pair, 1) for pair in pairs))
+        both = PastRows(self.num_tokens, *(torch.cat(pair, 1) for pair in pairs))
         first = max(both.x.shape[1] - most, 0)
         if surely(both.padding_mask):
             last = (part[:, first:] for part in (both.x, both.padding_mask, both.times))
-            return PastRows(both.seen, *last)
+            return PastRows(both.num_tokens, *last)
         return both.at(order_of_real(both.padding_mask, last=True)[:, first:])
 
     def first(self, count: int) -> PastRows:
         """The first ``count`` rows."""
         parts = (part[:, :count] for part in (self.x, self.padding_mask, self.times))
-        return PastRows(self.seen, *parts)
+        return PastRows(self.num_tokens, *parts)
 
     def at(self, index: Tensor, real: Tensor | None = None) -> PastRows:
         """The rows at ``index`` (B, n), of which ``real`` (B, n) are real."""
         padding_mask = self.padding_mask.gather(1, index)
         padding_mask = padding_mask if real is None else padding_mask & real
         x = gather_rows(self.x, index).masked_fill(~padding_mask[..., None], 0)
-        return PastRows(self.seen, x, padding_mask, self.times.gather(1, index))
+        return PastRows(self.num_tokens, x, padding_mask, self.times.gather(1, index))
 
 
 @state
@@ -114,7 +114,7 @@ class CompressiveState(State):
     """The past of one layer, as it was and compressed."""
 
     cut = True
-    seen: Tensor
+    num_tokens: Tensor
     rows: KeyValueState
     """inputs (B, 1, m, width) in the place of keys"""
     usage: Tensor
@@ -161,7 +161,7 @@ class Compression(nn.Module):
             )
         else:
             new = self._convolved(old).masked_fill(~some[..., None], 0.0)
-        return PastRows(old.seen, new, some, times.sum(2) // self.rate)
+        return PastRows(old.num_tokens, new, some, times.sum(2) // self.rate)
 
     def _convolved(self, old: PastRows) -> Tensor:
         assert self.reduce is not None
@@ -243,9 +243,9 @@ class CompressiveMemory(Memory):
 
     def init_state(self, batch_size: int, width: int, **like: Any) -> CompressiveState:
         rows = no_rows(batch_size, width, **like)
-        nothing = torch.zeros(batch_size, 0, device=rows.seen.device)
-        empty = PastRows(rows.seen, rows.keys[:, 0], nothing.bool(), nothing.long())
-        return CompressiveState(rows.seen, rows, nothing, empty, empty)
+        nothing = torch.zeros(batch_size, 0, device=rows.num_tokens.device)
+        empty = PastRows(rows.num_tokens, rows.keys[:, 0], nothing.bool(), nothing.long())
+        return CompressiveState(rows.num_tokens, rows, nothing, empty, empty)
 
     def recall(self, state: CompressiveState, length: int) -> Recalled:
         rows, packed = state.rows, self._packed(state)
@@ -253,28 +253,33 @@ class CompressiveMemory(Memory):
         keys = torch.cat((packed.x[:, None], rows.keys), 2) if count else rows.keys
         all_real = rows.padding_mask is None and (not count or surely(packed.padding_mask))
         if self.options.distance == "index" and all_real:
-            return Recalled(KeyValueState(rows.seen, keys, keys[..., :0]))
+            return Recalled(KeyValueState(rows.num_tokens, keys, keys[..., :0]))
         padding_mask, positions = rows.slots()
         far = None
         if self.options.distance == "time":
-            times, far = packed.times, self._farthest(rows.seen, packed, length, keys.shape[2])
+            times, far = (
+                packed.times,
+                self._farthest(rows.num_tokens, packed, length, keys.shape[2]),
+            )
         else:
             # the real rows are last, the newest of them right before the segment
-            first = (rows.seen - padding_mask.sum(1))[:, None]
+            first = (rows.num_tokens - padding_mask.sum(1))[:, None]
             times = first - count + torch.arange(count, device=first.device)
         whole, where = (
             torch.cat((packed.padding_mask, padding_mask), 1),
             torch.cat((times, positions), 1),
         )
-        return Recalled(KeyValueState(rows.seen, keys, keys[..., :0], whole, where), far)
+        return Recalled(KeyValueState(rows.num_tokens, keys, keys[..., :0], whole, where), far)
 
-    def _farthest(self, seen: Tensor, packed: PastRows, length: int, count: int) -> int:
+    def _farthest(self, num_tokens: Tensor, packed: PastRows, length: int, count: int) -> int:
         """The largest distance from the last of ``length`` new tokens to ``count`` rows."""
         bound = length + count + packed.x.shape[1] * self.options.rate
         if self.options.function != "most-used" or packed.x.shape[1] == 0:
             return bound
         # the remaining rows of a segment may all be its first ones
-        far = (seen[:, None] + length - packed.times).masked_fill(~packed.padding_mask, 0).max()
+        far = (
+            (num_tokens[:, None] + length - packed.times).masked_fill(~packed.padding_mask, 0).max()
+        )
         if torch.compiler.is_compiling():
             torch._assert_async(far <= bound, "a row is too far for a compiled graph: run it eager")
             return bound
@@ -301,7 +306,7 @@ class CompressiveMemory(Memory):
                 leaving = old
             else:
                 packed = packed.then(new.detach(), o.compressed)
-        after = CompressiveState(rest.seen, rest, usage, packed.detach(), leaving)
+        after = CompressiveState(rest.num_tokens, rest, usage, packed.detach(), leaving)
         return after, losses
 
     def _leaving(
@@ -318,7 +323,7 @@ class CompressiveMemory(Memory):
         if rows.padding_mask is None and not most:
             return nothing, usage[:, :0], rows, usage
         padding_mask, times = rows.slots()
-        whole = PastRows(rows.seen, rows.keys[:, 0], padding_mask, times)
+        whole = PastRows(rows.num_tokens, rows.keys[:, 0], padding_mask, times)
         if rows.padding_mask is None:
             return whole.first(most), usage[:, :most], rows.part(most), usage[:, most:]
         order = order_of_real(padding_mask, last=True)
@@ -336,7 +341,7 @@ class CompressiveMemory(Memory):
         first = size - stay
         stays = torch.arange(first, size, device=padding_mask.device) >= size - count + over
         x = whole.x[:, first:].masked_fill(~stays[..., None], 0)[:, None]
-        rest = KeyValueState(rows.seen, x, x[..., :0], stays, whole.times[:, first:])
+        rest = KeyValueState(rows.num_tokens, x, x[..., :0], stays, whole.times[:, first:])
         return whole.at(index, real), usage.gather(1, index), rest, usage[:, first:]
 
     def _packed(self, state: CompressiveState) -> PastRows:

@@ -90,7 +90,7 @@ class MemorizingState(State):
     """The window of one layer, and its store."""
 
     cut = True
-    seen: Tensor
+    num_tokens: Tensor
     rows: KeyValueState
     """keys and values of the window"""
     stored: KeyValueState
@@ -223,7 +223,9 @@ class MemorizingMemory(Memory):
         rows = (batch_size, self._heads[1])
         window = KeyValueState.empty(rows, *self._dims, **like)
         stored = KeyValueState.empty(rows, *self._dims, **like)
-        return MemorizingState(window.seen, window, stored, torch.zeros_like(window.seen))
+        return MemorizingState(
+            window.num_tokens, window, stored, torch.zeros_like(window.num_tokens)
+        )
 
     def recall(self, state: MemorizingState, length: int) -> Recalled:
         return Recalled(state.rows)
@@ -292,11 +294,11 @@ class MemorizingMemory(Memory):
             window = window.only(segment.visible)
         window = window.detach().last(self.slots - 1)
         if lookup is None:
-            return replace(state, seen=window.seen, rows=window), {}
+            return replace(state, num_tokens=window.num_tokens, rows=window), {}
         most = self.size + self.slots
         stored = lookup.stored.last_of_many(most, spare=int(SPARE * most))
         begin = lookup.tokens.begin[:, -1].expand_as(state.begin)
-        return MemorizingState(window.seen, window, stored, begin), {}
+        return MemorizingState(window.num_tokens, window, stored, begin), {}
 
     def reference(self, y: Tensor, tokens: Tokens, log_sums: Callable[[], Tensor]) -> Tensor:
         """Outputs token by token: the segment's past is sorted by products, the first k read."""

@@ -53,7 +53,7 @@ class SegmentState(State):
     """The last inputs of one layer."""
 
     cut = True
-    seen: Tensor
+    num_tokens: Tensor
     rows: KeyValueState
     """inputs (B, 1, m, width) in the place of keys, m <= M"""
 
@@ -115,11 +115,11 @@ class SegmentMemory(Memory):
 
     def init_state(self, batch_size: int, width: int, **like: Any) -> SegmentState:
         rows = no_rows(batch_size, width, **like)
-        return SegmentState(rows.seen, rows)
+        return SegmentState(rows.num_tokens, rows)
 
     def recall(self, state: SegmentState, length: int) -> Recalled:
         return Recalled(state.rows)
 
     def remember(self, state: SegmentState, segment: Segment) -> tuple[SegmentState, Losses]:
         rows = with_segment(state.rows, segment).last(self.slots)
-        return SegmentState(rows.seen, rows), {}
+        return SegmentState(rows.num_tokens, rows), {}

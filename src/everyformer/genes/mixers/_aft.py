@@ -158,7 +158,7 @@ class PositionBias(nn.Module):
 class BandState(State):
     """State of a member whose bias is local: of one size, however long the text."""
 
-    seen: Tensor
+    num_tokens: Tensor
     average: Tensor
     """(B, d) softmax average of all tokens older than the buffer"""
     values: Tensor
@@ -173,7 +173,7 @@ class BandState(State):
         """The state before the first token; ``like``: device and dtype (sums: float32 at least)."""
         wide = like | {"dtype": torch.promote_types(like["dtype"], torch.float32)}
         return cls(
-            seen=torch.zeros(batch, dtype=torch.long, device=like["device"]),
+            num_tokens=torch.zeros(batch, dtype=torch.long, device=like["device"]),
             lse=torch.full((batch, keys), -math.inf, **wide),
             average=torch.zeros(batch, width, **wide),
             keys=torch.full((batch, buffer, keys), -math.inf, **like),
@@ -212,7 +212,7 @@ class BandState(State):
         before, joins = (t.unflatten(1, (key.shape[1], -1)) for t in (self.average, values[:, 1]))
         average = torch.lerp(before, joins.to(before.dtype), weight[..., None]).flatten(1)
         return BandState(
-            seen=advanced(self.seen, 1),
+            num_tokens=advanced(self.num_tokens, 1),
             average=average,
             values=values[:, 2:].to(self.values.dtype),
             lse=lse,
@@ -228,15 +228,17 @@ class BandState(State):
             later = torch.arange(k.shape[1], device=k.device) > padding_mask.sum(1)[:, None]
             old = k.masked_fill(later[..., None], -math.inf)
         keys, values = (next_window(t[:, 1:], buffer, padding_mask) for t in (k, v))
-        seen = advanced(self.seen, length, padding_mask)
-        return self._made(seen, old, v[:, : old.shape[1]], keys, values)
+        num_tokens = advanced(self.num_tokens, length, padding_mask)
+        return self._made(num_tokens, old, v[:, : old.shape[1]], keys, values)
 
-    def _made(self, seen: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor) -> BandState:
+    def _made(
+        self, num_tokens: Tensor, k: Tensor, v: Tensor, keys: Tensor, values: Tensor
+    ) -> BandState:
         """The state with ``keys`` and ``values`` in the buffer, ``k`` and ``v`` in the average."""
         heads = k.shape[2]
         lse, average = total_average(split_heads(k, heads), split_heads(v, heads))
         return BandState(
-            seen=seen,
+            num_tokens=num_tokens,
             average=average.flatten(1).to(self.average.dtype),
             values=values.to(self.values.dtype),
             lse=lse.flatten(1).to(self.lse.dtype),

@@ -135,7 +135,7 @@ class KernelAttention(HeadMixer):
         drawn = self.draw(carried=state is not None)
         apply_rotary: Rotary = identity
         if self.position is not None:
-            positions = rows.positions(None if state is None else state.seen)
+            positions = rows.positions(None if state is None else state.num_tokens)
             apply_rotary = partial(self.position.rotate, positions=positions)
         both, v = self.project.side_by_side(x)
         both = apply_rotary(both)
@@ -189,8 +189,8 @@ class KernelAttention(HeadMixer):
         """The sums of a context."""
         k, v = self.project.one(keys.x, "key"), self.project.one(values, "value")
         features, level = self.key_features(k, self.draw(carried=False))
-        seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
-        return ContextSums(seen, read_all(features, v, keys.padding_mask, level))
+        num_tokens = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
+        return ContextSums(num_tokens, read_all(features, v, keys.padding_mask, level))
 
     def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextSums)

@@ -146,9 +146,9 @@ class FullState(Growing):
 
     grows = ("keys", "values")
     slot_dim = 1
-    seen: Tensor
+    num_tokens: Tensor
     keys: Tensor
-    """(B, S, d), S >= the largest ``seen``"""
+    """(B, S, d), S >= the largest ``num_tokens``"""
     values: Tensor
     """(B, S, d)"""
 
@@ -191,26 +191,26 @@ class AFTFull(AttentionFree):
         """New tokens go into the slots after those seen; each row looks up its own rows of w."""
         assert self.max_length is not None
         batch, length, _ = k.shape
-        seen, slots = advanced(state.seen, length, padding_mask), state.keys.shape[1]
-        if padding_mask is None and length == 1 and all_read(state.seen, slots):
+        num_tokens, slots = advanced(state.num_tokens, length, padding_mask), state.keys.shape[1]
+        if padding_mask is None and length == 1 and all_read(state.num_tokens, slots):
             self.check_length(slots + 1)
             (keys, values), room = state.grown(k, v)
-            after = FullState(seen, keys, values).in_room(room)
+            after = FullState(num_tokens, keys, values).in_room(room)
             return one_average(keys, values, self._line(slots)[None]).to(v.dtype), after
-        self.check_seen(seen)
-        position = state.seen[:, None] + torch.arange(length, device=k.device)
+        self.check_seen(num_tokens)
+        position = state.num_tokens[:, None] + torch.arange(length, device=k.device)
 
         def grown(old: Tensor, new: Tensor) -> Tensor:
             slots = F.pad(old, (0, 0, 0, length))
             slots = slots.scatter(1, position[..., None].expand_as(new), new.to(old.dtype))
             return slots[:, : self.max_length]
 
-        if padding_mask is None and all_read(state.seen, slots):
+        if padding_mask is None and all_read(state.num_tokens, slots):
             # all rows have read as much: new tokens go to the end
             (keys, values), room = state.grown(k, v)
-            after = FullState(seen, keys, values).in_room(room)
+            after = FullState(num_tokens, keys, values).in_room(room)
         else:
-            after = FullState(seen, grown(state.keys, k), grown(state.values, v))
+            after = FullState(num_tokens, grown(state.keys, k), grown(state.values, v))
         if state.keys.shape[1] == 0:
             return full_average(k, v, padding_mask, self.position.w, True), after
         position, slots = position.clamp(max=self.max_length - 1), after.keys.shape[1]
@@ -220,13 +220,15 @@ class AFTFull(AttentionFree):
         if length == 1:
             line = rows[0][position[:, 0]]
             line = line if columns is None else line @ columns[0, :slots].mT
-            later = torch.arange(slots, device=k.device) > state.seen[:, None]
+            later = torch.arange(slots, device=k.device) > state.num_tokens[:, None]
             line = line.masked_fill(later, -math.inf)
             return one_average(after.keys, after.values, line).to(v.dtype), after
         if columns is not None:
             columns = columns[:, :slots].expand(batch, -1, -1)
         keys, values = batch_as_heads(after.keys), batch_as_heads(after.values)
-        o = dense_average(keys, values, rows[0][position], columns, causal=True, offset=state.seen)
+        o = dense_average(
+            keys, values, rows[0][position], columns, causal=True, offset=state.num_tokens
+        )
         return heads_as_batch(o).to(v.dtype), after
 
     def _line(self, t: int) -> Tensor:
@@ -242,5 +244,5 @@ class AFTFull(AttentionFree):
 
     def empty_state(self, batch: int, **like: Any) -> FullState:
         none = torch.zeros(batch, 0, self.channels, **like)
-        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
-        return FullState(seen, none, none.clone())
+        num_tokens = torch.zeros(batch, dtype=torch.long, device=none.device)
+        return FullState(num_tokens, none, none.clone())

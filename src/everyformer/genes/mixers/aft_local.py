@@ -205,18 +205,20 @@ class AFTLocal(AttentionFree):
         """The carried average and the buffer go in front; rows look up their own positions."""
         length = k.shape[1]
         if padding_mask is None and length == 1:
-            first = common(state.seen)
+            first = common(state.num_tokens)
             if first is None:
-                self.check_seen(state.seen + 1)
-                line = F.pad(self.band(1, state.seen)[:, 0, 0], (1, 0))
+                self.check_seen(state.num_tokens + 1)
+                line = F.pad(self.band(1, state.num_tokens)[:, 0, 0], (1, 0))
             else:
                 self.check_length(first + 1)
                 line = self._line(first)
             return state.step(k, v, line[..., None])
-        self.check_seen(state.seen + (length if padding_mask is None else padding_mask.sum(1)))
+        self.check_seen(
+            state.num_tokens + (length if padding_mask is None else padding_mask.sum(1))
+        )
         keys, values = state.extended(k, v)
         o = banded_average(
-            batch_as_heads(keys), batch_as_heads(values), self.band(length, state.seen)[:, 0],
+            batch_as_heads(keys), batch_as_heads(values), self.band(length, state.num_tokens)[:, 0],
             causal=True, lead=self.offsets,
         )  # fmt: skip
         return heads_as_batch(o), state.after(keys, values, length, padding_mask)

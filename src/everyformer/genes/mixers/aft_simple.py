@@ -74,7 +74,7 @@ def simple_average(k: Tensor, v: Tensor, padding_mask: Tensor | None, causal: bo
 class SimpleState(State):
     """The softmax average of all tokens seen."""
 
-    seen: Tensor
+    num_tokens: Tensor
     average: Tensor
     """(B, d)"""
     lse: Tensor = field(metadata={"empty": -math.inf})
@@ -118,19 +118,19 @@ class AFTSimple(AttentionFree):
         """The carried average goes in front as one more token."""
         if padding_mask is None and k.shape[1] == 1:
             lse, average = joined(state.lse, state.average, k[:, 0], v[:, 0])
-            after = SimpleState(advanced(state.seen, 1), average, lse)
+            after = SimpleState(advanced(state.num_tokens, 1), average, lse)
             return average[:, None].to(v.dtype), after
         k = torch.cat([state.lse[:, None], k], 1)
         v = torch.cat([state.average[:, None], v], 1)
         lse, o = (t.squeeze(2) for t in running_average(k[:, :, None], v[:, :, None]))
         count = (
-            torch.full_like(state.seen, o.shape[1] - 1)
+            torch.full_like(state.num_tokens, o.shape[1] - 1)
             if padding_mask is None
             else padding_mask.sum(1)
         )
         last = count[:, None, None].expand(-1, 1, o.shape[2])
         after = SimpleState(
-            advanced(state.seen, o.shape[1] - 1, padding_mask),
+            advanced(state.num_tokens, o.shape[1] - 1, padding_mask),
             o.gather(1, last).squeeze(1).to(state.average.dtype),
             lse.gather(1, last).squeeze(1).to(state.lse.dtype),
         )
@@ -145,5 +145,5 @@ class AFTSimple(AttentionFree):
     def empty_state(self, batch: int, **like: Any) -> SimpleState:
         like["dtype"] = torch.promote_types(like["dtype"], torch.float32)
         lse = torch.full((batch, self.channels), -math.inf, **like)
-        seen = torch.zeros(batch, dtype=torch.long, device=lse.device)
-        return SimpleState(seen, torch.zeros_like(lse), lse)
+        num_tokens = torch.zeros(batch, dtype=torch.long, device=lse.device)
+        return SimpleState(num_tokens, torch.zeros_like(lse), lse)

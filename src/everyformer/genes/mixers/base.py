@@ -58,10 +58,10 @@ class Rows(NamedTuple):
             return torch.full((1,), self.x.shape[1], device=self.x.device)
         return self.padding_mask.sum(1)
 
-    def positions(self, seen: Tensor | None = None) -> Tensor:
-        """Positions (B or 1, L) after the ``seen`` (B,) tokens of a state; see `positions_of`."""
+    def positions(self, num_tokens: Tensor | None = None) -> Tensor:
+        """Positions (B or 1, L) after ``num_tokens`` (B,) of a state; see `positions_of`."""
         mask = None if self.padding_mask is None else Mask(padding_mask=self.padding_mask)
-        return positions_of(self.x.shape[0], self.x.shape[1], mask, seen, self.x.device)
+        return positions_of(self.x.shape[0], self.x.shape[1], mask, num_tokens, self.x.device)
 
     def pieces(self, size: int) -> Iterator[Rows]:
         """``size`` tokens after the other, of rows that are no pictures."""
@@ -330,15 +330,15 @@ class StreamingMixer(RowMixer, BuiltMixer):
 
     supported_masks = frozenset({"padding_mask", "documents"})
 
-    def check_seen(self, seen: Tensor) -> None:
-        """Refuse ``seen`` (B,) tokens beyond this mixer's table; where nobody can ask, not."""
-        if readable(seen):
-            self.check_length(shared(largest, seen))
+    def check_seen(self, num_tokens: Tensor) -> None:
+        """Refuse ``num_tokens`` (B,) beyond this mixer's table; where nobody can ask, not."""
+        if readable(num_tokens):
+            self.check_length(shared(largest, num_tokens))
 
 
-def largest(seen: Tensor) -> int:
+def largest(num_tokens: Tensor) -> int:
     """The largest of these numbers (B,); reading a few is no operation."""
-    return int(max(seen.tolist()))
+    return int(max(num_tokens.tolist()))
 
 
 class HeadMixer(StreamingMixer):

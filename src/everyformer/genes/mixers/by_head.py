@@ -44,7 +44,7 @@ class ByHeadOptions(Options):
 class ByHeadState(State):
     """The states of the parts, in the order of their first heads."""
 
-    seen: Tensor
+    num_tokens: Tensor
     parts: tuple[State, ...]
 
 
@@ -155,7 +155,7 @@ class ByHead(Mixer):
             y = y + out.y
             add_losses(losses, out.losses)
             after.append(out.state)
-        new = None if before is None else ByHeadState(after[0].seen, tuple(after))
+        new = None if before is None else ByHeadState(after[0].num_tokens, tuple(after))
         return MixerOutput(y, new, losses)
 
     def reference(
@@ -171,13 +171,13 @@ class ByHead(Mixer):
 
     def empty_state(self, batch: int, **like: Any) -> ByHeadState:
         parts = tuple(part.init_state(batch, **like) for part in self._parts())
-        return ByHeadState(parts[0].seen, parts)
+        return ByHeadState(parts[0].num_tokens, parts)
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         before = cast(ByHeadState, state).parts
         pairs = zip(self._parts(), before, strict=True)
         after = tuple(part.append(x, mask=mask, state=own) for part, own in pairs)
-        return ByHeadState(after[0].seen, after)
+        return ByHeadState(after[0].num_tokens, after)
 
     def _parts(self) -> list[Mixer]:
         return [cast(Mixer, part) for part in self.parts]

@@ -132,7 +132,7 @@ class SpatialState(Growing):
 
     grows = ("rows",)
     slot_dim = 1
-    seen: Tensor
+    num_tokens: Tensor
     rows: Tensor
     """(B, T, c)"""
     attention: State | None
@@ -224,9 +224,9 @@ class SpatialMLP(StreamingMixer):
 
     def empty_state(self, batch: int, **like: Any) -> SpatialState:
         rows = torch.zeros(batch, 0, self.out.in_features, **like)
-        seen = torch.zeros(batch, dtype=torch.long, device=rows.device)
+        num_tokens = torch.zeros(batch, dtype=torch.long, device=rows.device)
         tiny = None if self.attention is None else self.attention.init_state(batch, **like)
-        return SpatialState(seen, rows, tiny)
+        return SpatialState(num_tokens, rows, tiny)
 
     def _open(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Z_1 (or Z), which is gated, and the normalised rows that make the gate."""
@@ -252,23 +252,25 @@ class SpatialMLP(StreamingMixer):
     ) -> tuple[Tensor, SpatialState]:
         """W v + b for new tokens after those of the state; rows may have seen different counts."""
         length = v.shape[1]
-        seen = advanced(state.seen, length, padding_mask)
+        num_tokens = advanced(state.num_tokens, length, padding_mask)
         assert self.max_length is not None
         before = state.rows.shape[1]
-        if padding_mask is None and all_read(state.seen, before):
+        if padding_mask is None and all_read(state.num_tokens, before):
             # all rows have read as much: new tokens go to the end and look up the same lines
             self.check_length(before + length)
             (rows,), room = state.grown(v)
-            after = SpatialState(seen, rows, None).in_room(room)
+            after = SpatialState(num_tokens, rows, None).in_room(room)
             bias = self.bias[None, :, before : before + length]
             return _lines_of(rows.to(v.dtype), self._next_lines(before, length), bias), after
-        self.check_seen(seen)
+        self.check_seen(num_tokens)
         slots = min(before + length, self.max_length)
-        where = (state.seen[:, None] + torch.arange(length, device=v.device)).clamp(max=slots - 1)
+        where = (state.num_tokens[:, None] + torch.arange(length, device=v.device)).clamp(
+            max=slots - 1
+        )
         grown = F.pad(state.rows, (0, 0, 0, slots - before))
         rows = grown.scatter_add(1, where[..., None].expand_as(v), v.to(grown.dtype))
         weight, bias = self._lines(where, slots), self.bias[:, where].transpose(0, 1)
-        return _lines_of(rows.to(v.dtype), weight, bias), SpatialState(seen, rows, None)
+        return _lines_of(rows.to(v.dtype), weight, bias), SpatialState(num_tokens, rows, None)
 
     def _next_lines(self, before: int, length: int) -> Tensor:
         """The lines (1, heads, L, slots) of causal W for tokens after ``before`` of all rows."""

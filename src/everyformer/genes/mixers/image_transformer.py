@@ -162,7 +162,7 @@ class ImageTransformer(PatternAttention):
         if rows.grid is None:
             bounded = self.max_length is not None and not torch.compiler.is_compiling()
             if state is not None and bounded:
-                self._check_cells(int((state.seen + rows.lengths).max()))
+                self._check_cells(int((state.num_tokens + rows.lengths).max()))
             return self._by_plan(rows, state)
         plan, padding_mask = self._of_grid(rows), rows.padding_mask
         positions = torch.arange(rows.x.shape[1], device=rows.x.device)

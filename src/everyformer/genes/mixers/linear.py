@@ -107,8 +107,8 @@ def linear_attention(
             raise ConfigError("gates and states follow the order of tokens: give causal=True")
         sums = read_all(k, v, padding_mask)
         count = k.new_full(k.shape[:1], k.shape[2], dtype=torch.long)
-        seen = count if padding_mask is None else padding_mask.sum(1)
-        return Attended(ask(q, sums, guard, v.dtype), KernelState(seen, sums))
+        num_tokens = count if padding_mask is None else padding_mask.sum(1)
+        return Attended(ask(q, sums, guard, v.dtype), KernelState(num_tokens, sums))
     level = None if gate is None else torch.log(-torch.expm1(widened(gate)))
     y, after = kernel_attention(
         q, k, v, padding_mask=padding_mask, level=level, gate=gate, state=state, guard=guard

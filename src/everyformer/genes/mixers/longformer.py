@@ -63,7 +63,7 @@ class LongformerOptions(PatternOptions):
 class LongformerState(State):
     """Keys and values that later tokens see, and those that a later global token does."""
 
-    seen: Tensor
+    num_tokens: Tensor
     local: KeyValueState
     whole: KeyValueState
     """by the global projections, of the tokens up to the last global one"""
@@ -248,14 +248,14 @@ class Longformer(PatternAttention):
         heads, local = self._by_plan(rows, state.local)
         x, padding_mask = rows.x, rows.padding_mask
         assert isinstance(local, KeyValueState)
-        positions = state.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        positions = state.num_tokens[:, None] + torch.arange(x.shape[1], device=x.device)
         last = self.tokens[-1]
         early, count = positions <= last, x.shape[1]
         if not torch.compiler.is_compiling():
             # only these tokens can be global, or be read by one that is
             count = int(early.any(0).sum())
         if not count:
-            return heads, LongformerState(local.seen, local, state.whole)
+            return heads, LongformerState(local.num_tokens, local, state.whole)
         x, positions = x[:, :count], positions[:, :count]
         padding_mask = None if padding_mask is None else padding_mask[:, :count]
         holes = padding_mask is not None or state.whole.padding_mask is not None
@@ -268,14 +268,14 @@ class Longformer(PatternAttention):
         )
         flags = self._flags(positions)[:, None, :, None]
         heads = torch.cat((torch.where(flags, own, heads[:, :, :count]), heads[:, :, count:]), 2)
-        return heads, LongformerState(local.seen, local, whole.last(last + 1))
+        return heads, LongformerState(local.num_tokens, local, whole.last(last + 1))
 
     def empty_state(self, batch: int, **like: Any) -> State:
         local = super().empty_state(batch, **like)
         if self.project_global is None or not self.tokens:
             return local
         assert isinstance(local, KeyValueState)
-        return LongformerState(local.seen, local, local)
+        return LongformerState(local.num_tokens, local, local)
 
     def reference_heads(self, text: Rows) -> Tensor:
         (x, _, marked), tokens = text[:3], self.tokens

@@ -184,7 +184,7 @@ class PatternAttention(HeadMixer):
         new = place = None
         if state is not None:
             if padding_mask is None and state.padding_mask is None and len(rows.x[0]) == 1:
-                place = common(state.seen)
+                place = common(state.num_tokens)
             holes = state.padding_mask is not None or padding_mask is not None
             new = state.append(k, v, positions if holes else None, padding_mask)
         if fresh:
@@ -196,7 +196,7 @@ class PatternAttention(HeadMixer):
 
     def _project(self, rows: Rows, state: State | None) -> tuple[Heads, Tensor]:
         """Queries, keys and values, and their positions (B or 1, L)."""
-        seen = None if state is None else state.seen
+        seen = None if state is None else state.num_tokens
         positions = positions_of(rows.x.shape[0], rows.x.shape[1], None, seen, rows.x.device)
         lengths = None if state is not None else rows.lengths[:, None]
         apply_rotary = partial(self.rotate, positions=positions, lengths=lengths)
@@ -277,7 +277,7 @@ class PatternAttention(HeadMixer):
         """A length that holds all positions of this call."""
         if self.max_length is not None or not readable(positions):
             return self.max_length or positions.shape[1]
-        return max(shared(largest, cache.seen), 1)
+        return max(shared(largest, cache.num_tokens), 1)
 
     def _trimmed(self, cache: KeyValueState, more: int) -> KeyValueState:
         """Without what no later query sees, but for one: without any key a text would begin.
@@ -287,9 +287,9 @@ class PatternAttention(HeadMixer):
         if plan.span is not None:
             return cache.last(max(plan.span, 1))
         size = cache.keys.shape[2]
-        if not readable(cache.seen) or size // LOOKED == (size - more) // LOOKED:
+        if not readable(cache.num_tokens) or size // LOOKED == (size - more) // LOOKED:
             return cache
-        index = shared(_needed, plan, cache.seen, *cache.slots())
+        index = shared(_needed, plan, cache.num_tokens, *cache.slots())
         return cache if index is None else cache.at(index)
 
     @property

@@ -189,7 +189,7 @@ class AdaptiveSpan(HeadMixer):
         if state is not None:
             past = self._past(state, max(spans.farthest))
             holes = past.padding_mask is not None or rows.padding_mask is not None
-            positions = rows.positions(state.seen) if holes else None
+            positions = rows.positions(state.num_tokens) if holes else None
             if past.padding_mask is not None:
                 first = past.keys.shape[2] - past.padding_mask.sum(1)
             after = past.append(k, v, positions, rows.padding_mask)
@@ -207,14 +207,14 @@ class AdaptiveSpan(HeadMixer):
         """Keys and values from before the tokens, side by side; of a memory's rows, as the
         projections make them now, those up to a distance."""
         if self.memory is not None:
-            self.memory.check_state(state, len(state.seen), self.width, self.head_dim)
+            self.memory.check_state(state, len(state.num_tokens), self.width, self.head_dim)
         if self.memory is None or isinstance(state, KeyValueState):
             assert isinstance(state, KeyValueState)
             return state.side_by_side()
         rows = self.memory.rows_of(state).last(farthest).side_by_side()
         inputs = rows.keys[:, 0]
         k, v = self.project.one(inputs, "key"), self.project.one(inputs, "value")
-        return KeyValueState(rows.seen, k, v, rows.padding_mask, rows.positions)
+        return KeyValueState(rows.num_tokens, k, v, rows.padding_mask, rows.positions)
 
     def _carried(
         self, rows: Rows, before: State, after: KeyValueState, farthest: list[int]
@@ -226,7 +226,7 @@ class AdaptiveSpan(HeadMixer):
             # in training a span may be longer at the next segment
             seen = self.memory.slots if self.training else self._reach_of(farthest)
             return after.last(min(seen, self.memory.slots))
-        segment = Segment(rows.x, rows.positions(before.seen), rows.padding_mask, None)
+        segment = Segment(rows.x, rows.positions(before.num_tokens), rows.padding_mask, None)
         return self.memory.remember(before, segment)[0]
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
@@ -238,7 +238,7 @@ class AdaptiveSpan(HeadMixer):
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
         padding_mask = None if mask is None else mask.padding_mask
-        positions = Rows(x, padding_mask).positions(state.seen)
+        positions = Rows(x, padding_mask).positions(state.num_tokens)
         k, v = self.project.one(x, "key"), self.project.one(x, "value")
         reach = self._reach_of(self._spans(x[:, :1]).farthest)
         return state.append(k, v, positions, padding_mask).last_in_room(reach)

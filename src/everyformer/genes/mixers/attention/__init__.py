@@ -144,7 +144,7 @@ class Attention(BuiltMixer):
             mask, _ = with_past(mask, x.shape[1], state.keys.shape[2])
         positions, apply_rotary = None, identity
         if self.rotates or _has_holes(mask, state):
-            positions = self.positions(x, mask, None if state is None else state.seen)
+            positions = self.positions(x, mask, None if state is None else state.num_tokens)
             apply_rotary = partial(self.rotate, positions=positions)
         placed = self.place(self.project(x, apply_rotary=apply_rotary), mask, positions, state)
         cache = None if placed.cache is None else placed.cache.last(self.reach)
@@ -246,8 +246,8 @@ class Attention(BuiltMixer):
         padding_mask = None if mask is None else mask.padding_mask
         if padding_mask is None:
             padding_mask = torch.ones(keys_from.shape[:2], dtype=torch.bool, device=k.device)
-        seen = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
-        return ContextState(seen=seen, keys=k, values=v, padding_mask=padding_mask)
+        num_tokens = torch.zeros(k.shape[0], dtype=torch.long, device=k.device)
+        return ContextState(num_tokens=num_tokens, keys=k, values=v, padding_mask=padding_mask)
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         if self.memory is not None:
@@ -256,7 +256,7 @@ class Attention(BuiltMixer):
             return after
         self.check_input(x, None, mask, state)
         assert isinstance(state, KeyValueState)
-        positions = self.positions(x, mask, state.seen)
+        positions = self.positions(x, mask, state.num_tokens)
         k, v = self.project.keys_and_values(x)
         padding_mask = None if mask is None else mask.padding_mask
         return state.append(self.rotate(k, positions), v, positions, padding_mask).last(self.reach)
@@ -276,7 +276,7 @@ class Attention(BuiltMixer):
         if state is not None:
             hiding, _ = with_past(hiding, x.shape[1], state.keys.shape[2])
         padding_mask = None if mask is None else mask.padding_mask
-        of_k = self.positions(x, mask, None if state is None else state.seen)
+        of_k = self.positions(x, mask, None if state is None else state.num_tokens)
         of_k = of_k.expand(x.shape[0], -1)
         of_q = chosen.pick(of_k)
         q = self.project.one(chosen.pick(x), "query")
@@ -333,9 +333,9 @@ class Attention(BuiltMixer):
             return max(widths) - 1
         return None if self.memory is None else self.memory.slots
 
-    def positions(self, x: Tensor, mask: Mask | None, seen: Tensor | None) -> Tensor:
-        """Positions (B or 1, L) of the tokens of ``x``, after the ``seen`` (B,) ones."""
-        return positions_of(x.shape[0], x.shape[1], mask, seen, x.device)
+    def positions(self, x: Tensor, mask: Mask | None, num_tokens: Tensor | None) -> Tensor:
+        """Positions (B or 1, L) of the tokens of ``x``, after the ``num_tokens`` (B,) ones."""
+        return positions_of(x.shape[0], x.shape[1], mask, num_tokens, x.device)
 
     @property
     def rotates(self) -> bool:

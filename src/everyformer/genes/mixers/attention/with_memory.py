@@ -33,7 +33,7 @@ def attend_with_memory(
     whole, runs = mask, None
     if past is not None:
         whole, runs = with_past(mask, x.shape[1], past.keys.shape[2])
-    positions = attention.positions(x, whole, None if past is None else past.seen)
+    positions = attention.positions(x, whole, None if past is None else past.num_tokens)
     q, k, v = attention.project_heads(x)
     lookup = None
     if memory.looks_up:
@@ -78,4 +78,4 @@ def _past(
     inputs = rows.keys[:, 0]
     k, v = attention.project.keys_and_values(inputs)
     k = attention.rotate(k, rows.slots()[1]) if attention.rotates else k
-    return KeyValueState(rows.seen, k, v, rows.padding_mask, rows.positions), farthest
+    return KeyValueState(rows.num_tokens, k, v, rows.padding_mask, rows.positions), farthest

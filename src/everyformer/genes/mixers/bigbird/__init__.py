@@ -267,7 +267,7 @@ class BigBird(PatternAttention):
         if known and rows.padding_mask is not None:
             longest = int(rows.lengths.max())
         if known and state is not None:
-            longest += shared(largest, state.seen)
+            longest += shared(largest, state.num_tokens)
         self.check_length(longest - self.prefix)
         if self.causal:
             return self._by_plan(rows, state)

@@ -230,8 +230,8 @@ class Linformer(HeadMixer):
         none = torch.zeros(batch, self.heads, 0, self.head_dim, **like)
         heads = none.transpose(1, 2)
         inputs = torch.zeros(batch, 0, self.width, **like)
-        seen = torch.zeros(batch, dtype=torch.long, device=none.device)
-        return LinformerState(seen, none, none, OpenSegment(seen, inputs, heads, heads))
+        num_tokens = torch.zeros(batch, dtype=torch.long, device=none.device)
+        return LinformerState(num_tokens, none, none, OpenSegment(num_tokens, inputs, heads, heads))
 
     def encode_context(self, keys: Rows, values: Tensor) -> ContextState:
         """The slots of a context."""
@@ -239,8 +239,8 @@ class Linformer(HeadMixer):
         filled = read.filled
         if filled is None:
             filled = read.keys.new_ones(len(read.keys), read.keys.shape[2], dtype=torch.bool)
-        seen = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
-        return ContextState(seen, read.keys, read.values, filled)
+        num_tokens = torch.zeros(len(read.keys), dtype=torch.long, device=read.keys.device)
+        return ContextState(num_tokens, read.keys, read.values, filled)
 
     def cross_attend(self, x: Tensor, context: State) -> Tensor:
         assert isinstance(context, ContextState)

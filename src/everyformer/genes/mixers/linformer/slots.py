@@ -129,7 +129,7 @@ class OpenSegment(Growing):
 
     grows = ("inputs", "keys", "values")
     slot_dim = 1
-    seen: Tensor
+    num_tokens: Tensor
     inputs: Tensor
     """(B, n, width)"""
     keys: Tensor
@@ -153,7 +153,7 @@ class LinformerState(Growing):
 
     grows = ("slot_keys", "slot_values")
     slot_dim = 2
-    seen: Tensor
+    num_tokens: Tensor
     slot_keys: Tensor
     """(B, H, T, D)"""
     slot_values: Tensor
@@ -163,7 +163,7 @@ class LinformerState(Growing):
     def with_slots(self, new: tuple[Tensor, Tensor], size: int) -> Self:
         """Keys and values ``new`` (B, H, K, D) of a segment of ``size`` after those of each row."""
         each = new[0].shape[2]
-        first = self.seen // size * each
+        first = self.num_tokens // size * each
         if surely(first == self.slot_keys.shape[2]):
             (keys, values), room = self.grown(*new)
             return replace(self, slot_keys=keys, slot_values=values).in_room(room)
@@ -192,12 +192,14 @@ def advanced(
     Returns:
         outputs of the heads (B, H, L, D), and the state after the real tokens.
     """
-    place = common(state.seen) if x.shape[1] == 1 and padding_mask is None else None
+    place = common(state.num_tokens) if x.shape[1] == 1 and padding_mask is None else None
     if place is not None:
         return _one_more(x, heads, state, slots_of, size, each, place, dropout)
     (q, k, v), length = heads, x.shape[1]
-    count = torch.full_like(state.seen, length) if padding_mask is None else padding_mask.sum(1)
-    filled = state.seen % size
+    count = (
+        torch.full_like(state.num_tokens, length) if padding_mask is None else padding_mask.sum(1)
+    )
+    filled = state.num_tokens % size
     position = filled[:, None] + torch.arange(length, device=x.device)
     new = {"inputs": x, "keys": k.transpose(1, 2), "values": v.transpose(1, 2)}
     both = {
@@ -210,7 +212,7 @@ def advanced(
         state = state.with_slots(slots_of(segment, segment), size)
     slots = torch.arange(size + length, device=x.device)
     own = (slots <= position[..., None]) & (slots // size == position[..., None] // size)
-    segment_of = (state.seen // size)[:, None] + position // size
+    segment_of = (state.num_tokens // size)[:, None] + position // size
     count_of_slots = state.slot_keys.shape[2]
     past = torch.arange(count_of_slots, device=x.device) // each < segment_of[..., None]
     # the segment lies after the slots while it is read, since another cat would copy them all
@@ -221,10 +223,10 @@ def advanced(
     index = full[:, None] * size + torch.arange(size, device=x.device)
     index = index.clamp(max=size + length - 1)
     after = {name: gather_rows(t, index) for name, t in both.items()}
-    seen = counted_on(state.seen, length, padding_mask)
-    rest = OpenSegment(seen, **after)
+    num_tokens = counted_on(state.num_tokens, length, padding_mask)
+    rest = OpenSegment(num_tokens, **after)
     rest = rest if room is None else rest.reserve(size)
-    return y, replace(state, seen=seen, segment=rest).in_room(room)
+    return y, replace(state, num_tokens=num_tokens, segment=rest).in_room(room)
 
 
 def _one_more(
@@ -235,11 +237,11 @@ def _one_more(
     """`advanced` by one token of rows that have all read ``place``: nothing is hidden from it."""
     q, k, v = heads
     filled, slots = place % size, place // size * each
-    segment, seen = state.segment, counted_on(state.seen, 1)
+    segment, num_tokens = state.segment, counted_on(state.num_tokens, 1)
     if segment.inputs.shape[1] > filled:
         segment = segment.first(filled)
     parts, in_segment = segment.grown(x, k.transpose(1, 2), v.transpose(1, 2))
-    segment = OpenSegment(seen, *parts).in_room(in_segment)
+    segment = OpenSegment(num_tokens, *parts).in_room(in_segment)
     if state.slot_keys.shape[2] > slots:
         cut = {name: getattr(state, name)[:, :, :slots] for name in state.grows}
         state = replace(state, **cut)
@@ -251,7 +253,7 @@ def _one_more(
     if filled + 1 == size:
         state = state.with_slots(slots_of(segment.inputs, segment.inputs), size)
         segment, room = segment.first(0), state.room
-    return y, replace(state, seen=seen, segment=segment).in_room(room)
+    return y, replace(state, num_tokens=num_tokens, segment=segment).in_room(room)
 
 
 def _written(stored: Tensor, new: Tensor, at: Tensor, size: int) -> Tensor:

@@ -103,7 +103,7 @@ class ReformerOptions(Options):
 class ReformerState(State):
     """Queries, values and buckets of the tokens seen."""
 
-    seen: Tensor
+    num_tokens: Tensor
     held: KeyValueState
     """queries as keys, and values"""
     buckets: Tensor
@@ -223,7 +223,7 @@ class Reformer(HeadMixer):
 
     def empty_state(self, batch: int, **like: Any) -> ReformerState:
         cache = KeyValueState.empty((batch, self.heads), self.head_dim, self.head_dim, **like)
-        return ReformerState(cache.seen, cache, self._hash(cache.keys))
+        return ReformerState(cache.num_tokens, cache, self._hash(cache.keys))
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
         self.check_input(x, None, mask, state)
@@ -264,9 +264,9 @@ class Reformer(HeadMixer):
 
     def _append(self, qk: Tensor, v: Tensor, rows: Rows, state: ReformerState) -> ReformerState:
         """The state with new tokens after the old ones."""
-        cache = state.held.append(qk, v, rows.positions(state.seen), rows.padding_mask)
+        cache = state.held.append(qk, v, rows.positions(state.num_tokens), rows.padding_mask)
         buckets = torch.cat((state.buckets, self._hash(qk)), -1)
-        return ReformerState(cache.seen, cache, buckets)
+        return ReformerState(cache.num_tokens, cache, buckets)
 
     def _continue(self, qk: Tensor, after: ReformerState) -> Tensor:
         """Outputs (B, H, n, D) of the last tokens of a state, by ``decode``."""

@@ -103,7 +103,7 @@ COMMITMENT = 1e-4
 class RoutingState(State):
     """The members of the clusters of routed heads, and the last tokens of local ones."""
 
-    seen: Tensor
+    num_tokens: Tensor
     routed: Recent | Members
     local: KeyValueState | None = None
 
@@ -208,8 +208,8 @@ class RoutingAttention(HeadMixer):
         local = None
         if self.local:
             local = KeyValueState.empty((batch, self.local), size, size, **like)
-            local = replace(local, seen=routed.seen)
-        return RoutingState(routed.seen, routed, local)
+            local = replace(local, num_tokens=routed.num_tokens)
+        return RoutingState(routed.num_tokens, routed, local)
 
     def train(self, mode: bool = True) -> Self:
         """Mode of the module; evaluation begins with centroids that all steps have moved."""
@@ -273,7 +273,7 @@ class RoutingAttention(HeadMixer):
         if state.local is not None:
             before, local = self._near(near, padding_mask, state.local)
             y = torch.cat((before, y), 1)
-        return y, RoutingState(routed.seen, routed, local)
+        return y, RoutingState(routed.num_tokens, routed, local)
 
     def _near(
         self, near: HeadInputs, padding_mask: Tensor | None, state: KeyValueState
@@ -282,7 +282,7 @@ class RoutingAttention(HeadMixer):
         length, window = near.q.shape[2], self.window
         positions = None
         if padding_mask is not None or state.padding_mask is not None:
-            positions = Rows(near.q[:, 0], padding_mask).positions(state.seen)
+            positions = Rows(near.q[:, 0], padding_mask).positions(state.num_tokens)
         after = state.append(near.k, near.v, positions, padding_mask)
         keys, values, real = after.keys, after.values, after.padding_mask
         if length > 1:

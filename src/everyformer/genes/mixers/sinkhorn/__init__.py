@@ -234,11 +234,11 @@ class Sinkhorn(HeadMixer):
         block = torch.zeros(*heads, o.block_size, self.head_dim, **like)
         columns = torch.full((*heads, self.iterations, self.most), NOTHING, **wide)
         pooled = torch.zeros(batch, self.width, **wide)
-        return SinkhornState(cache.seen, cache, pooled, block, block, columns)
+        return SinkhornState(cache.num_tokens, cache, pooled, block, block, columns)
 
     def _continue(self, rows: Rows, state: SinkhornState) -> MixerOutput:
         """Outputs of tokens after those of the state, at most a block at a time."""
-        place = common(state.seen)
+        place = common(state.num_tokens)
         whole = rows.padding_mask is None and state.cache.padding_mask is None
         if place is not None and whole and rows.x.shape[1] == 1:
             y, state = self._one(rows.x, state, place)
@@ -260,10 +260,10 @@ class Sinkhorn(HeadMixer):
         pooled = state.pooled + widened(x[:, 0]).to(state.pooled.dtype)
         far, columns = (state.sorted_keys, state.sorted_values), state.columns
         if place == first:
-            begins = torch.ones_like(state.seen, dtype=torch.bool)
-            far, columns = self._begin(pooled[:, None], state.seen, begins, cached, state)
+            begins = torch.ones_like(state.num_tokens, dtype=torch.bool)
+            far, columns = self._begin(pooled[:, None], state.num_tokens, begins, cached, state)
         y = attend_token(q, cached, far, first, o.combine, o.mixture, self.dropout)
-        return self.merge(y), SinkhornState(cache.seen, cache, pooled, *far, columns)
+        return self.merge(y), SinkhornState(cache.num_tokens, cache, pooled, *far, columns)
 
     def _step(self, rows: Rows, state: SinkhornState) -> tuple[Tensor, SinkhornState]:
         """At most s tokens, so that at most one block begins in a row."""
@@ -271,26 +271,26 @@ class Sinkhorn(HeadMixer):
         length, size = x.shape[1], self.options.block_size
         q, k, v = self.project(x)
         tokens = torch.arange(length, device=x.device)
-        positions = state.seen[:, None] + tokens
+        positions = state.num_tokens[:, None] + tokens
         cache = state.cache.append(k, v, positions, rows.padding_mask)
         cached = in_order(cache)
-        count = rows.lengths.expand_as(state.seen)
+        count = rows.lengths.expand_as(state.num_tokens)
         if x.device.type == "cpu" and not torch.compiler.is_compiling():
-            self.check_length(int((state.seen + count).max()))
-        start = -state.seen % size
+            self.check_length(int((state.num_tokens + count).max()))
+        start = -state.num_tokens % size
         begins = start < count
         sums = state.pooled[:, None] + widened(x).cumsum(1).to(state.pooled.dtype)
         old = new = state.sorted_keys, state.sorted_values
         columns = state.columns
         if not surely(~begins):
             pooled = gather_rows(sums, start.clamp(max=length - 1)[:, None])
-            new, columns = self._begin(pooled, state.seen + start, begins, cached, state)
+            new, columns = self._begin(pooled, state.num_tokens + start, begins, cached, state)
         o, in_next = self.options, tokens >= start[:, None]
         y = attend_block(
             q, cached, old, new, positions, in_next, o.combine, o.mixture, self.dropout
         )
         last = gather_rows(torch.cat((state.pooled[:, None], sums), 1), count[:, None])[:, 0]
-        after = SinkhornState(cache.seen, cache, last, new[0], new[1], columns)
+        after = SinkhornState(cache.num_tokens, cache, last, new[0], new[1], columns)
         return self.merge(y), after
 
     def _begin(

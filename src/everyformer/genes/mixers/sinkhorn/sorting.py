@@ -146,7 +146,7 @@ KV = tuple[Tensor, Tensor]
 class SinkhornState(State):
     """Keys and values so far, and those sorted in for the block that is being filled."""
 
-    seen: Tensor
+    num_tokens: Tensor
     cache: KeyValueState
     pooled: Tensor
     """(B, width) sum of inputs"""
