@@ -43,7 +43,7 @@ ALL_TASKS = (
 """those of this library"""
 BASES["task"] = "everyformer.core.tasks:Task"
 GONE = {
-    "forecast": "forecasting of series left the library",
+    "forecast": "forecasting of series left the library for examples/forecasting",
     "policy": "proximal policy optimisation left the library for examples/ppo_gtrxl.py",
 }
 """tasks of earlier versions, and what became of each"""
