@@ -31,12 +31,12 @@ from everyformer.genes.mixers.base import StreamingMixer
 
 @state
 class Seen(State):
-    seen: Tensor
+    num_tokens: Tensor
     last: Tensor
 
 @state
 class Other(State):
-    seen: Tensor
+    num_tokens: Tensor
 
 def begun(batch, like):
     return Seen(torch.zeros(batch, dtype=torch.long), torch.zeros(batch, 1, **like))

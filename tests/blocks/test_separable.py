@@ -214,7 +214,7 @@ REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
     (lambda: model(depth="depth-adaptive"), GeneError, "feedforward 'sepconv' reads"),
     (lambda: model("gmlp"), GeneError, "'feedforward' has no meaning"),
     (lambda: feed(True)(draw(1, 3, WIDTH), Mask(attention_mask=torch.ones(3, 3, dtype=torch.bool))),
-     UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) allowed"),
+     UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) attention_mask"),
     (foreign, ShapeError, "goes on from a LayerState"),
 ]  # fmt: skip
 
