@@ -22,13 +22,6 @@ from everyformer.data.corpus import Documents
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
-from everyformer.data.options import (
-    LengthOptions,
-    MaskOptions,
-    PackingOptions,
-    SharedOptions,
-    TokenOptions,
-)
 from everyformer.data.sources import CHUNK, Source, reading
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import SEPARATOR
@@ -92,8 +85,6 @@ def draw_records(lengths: np.ndarray, fraction: float, seed: int) -> np.ndarray:
 class RecordDocuments(Documents):
     """Records as documents, and which of them are held out."""
 
-    notes = ""
-
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
         self._source, self._at = source, 0
         lengths = np.array([len(letters) for _, letters in read_records(source)], dtype=np.int64)
@@ -122,15 +113,12 @@ class RecordDocuments(Documents):
                 for start in range(0, len(text), CHUNK):
                     yield part, text[start : start + CHUNK]
 
-    def training_text(self) -> Iterator[str]:
-        return (text.decode() for held_out, text in self.parts() if not held_out)
-
 
 class Records(Kind):
     """Files of records, a name or a glob by its ending."""
 
     name = "records of sequences"
-    reads = (SharedOptions, TokenOptions, LengthOptions, PackingOptions, MaskOptions)
+    reads = ("tokenizer", "length", "packing", "mask_rate")
 
     @classmethod
     def recognises(cls, request: Request) -> bool:

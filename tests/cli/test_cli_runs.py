@@ -12,7 +12,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
-from everyformer.data.options import MaskOptions, PictureOptions
+from everyformer.data.config import ELSEWHERE
 from everyformer.training import loop
 
 RUN_TOML = """
@@ -142,9 +142,9 @@ def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
 ) -> None:
     """Runs of before these options were refused; what is said anew is."""
     with monkeypatch.context() as before:
-        for group in (MaskOptions, PictureOptions):
-            before.setattr(group, "elsewhere", "")
-        run = str(trained("gmlp", "--data.mask-words", "--data.colour", "rgb"))
+        for option in ("mask_rate", "colour"):
+            before.setitem(ELSEWHERE, option, "")
+        run = str(trained("gmlp", "--data.mask-rate", "0.4", "--data.colour", "rgb"))
     assert say("eval", run)[0] == 0
     goes_on = ("train", "--resume", "--out", run, "--steps", "5")
     assert say(*goes_on)[0] == 0

@@ -30,7 +30,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "label_column": ("more",), "source_column": ("de",), "target_column": ("en",),
     "header": ("no",), "separator": ("bar",), "unlabelled": ("skip",), "size": ("6",),
     "colour": ("rgb",), "labels": (),
-    "small": ("4",), "mask_rate": ("0.4",), "mask_words": (), "packing": (), "context": ("3",),
+    "small": ("4",), "mask_rate": ("0.4",), "packing": (), "context": ("3",),
     "best": ("0.5",), "delayed": (), "scale": ("3",),
     "symbols": ("40",), "pairs": ("4",),
     "depth": ("3",), "options": ("a=1",),
@@ -39,7 +39,7 @@ OTHER: dict[str, tuple[str, ...]] = {
 """another value of every option"""
 OBEYED = {
     "lm": "validation length",
-    "mlm": "validation seed length mask_rate mask_words",
+    "mlm": "validation seed length mask_rate",
     "classify": "validation seed length text_column",
     "translate": "validation",
     "pictures": "validation seed",

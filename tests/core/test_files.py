@@ -143,7 +143,7 @@ ALLOWED = {
     "lab/bench/measure.py:_reset_peak": "a switch of the kernel's",
     "data/text.py:_encode": "into the folder of `cached`",
     "data/cache.py:write_tokens": "into the folder of `cached`",
-    "data/labelled.py:_build": "into the folder of `cached`",
+    "data/labelled.py:build": "into the folder of `cached`",
     "data/parallel.py:_build": "into the folder of `cached`",
     "data/images.py:build": "into the folder of `cached`",
     "stores/store/writing.py:__init__": "appends rows, each stretch with its own sum",

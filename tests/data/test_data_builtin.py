@@ -42,8 +42,7 @@ def test_copy_scores_the_repetition_alone(load: Load) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "rewrite"),
-    [("copy", list), ("reverse", lambda row: row[::-1]), ("sort", sorted)],
+    ("name", "rewrite"), [("copy", list), ("reverse", lambda row: row[::-1]), ("sort", sorted)]
 )
 @pytest.mark.parametrize(("length", "shortest", "longest"), [(256, 10, 20), (9, 5, 9), (2, 1, 2)])
 def test_a_target_is_the_source_rewritten_and_ended(

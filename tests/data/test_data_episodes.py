@@ -271,9 +271,7 @@ def test_what_is_no_episode_and_a_missing_package_are_refused(
 
 
 @pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
-def test_a_constant_action_costs_what_the_training_part_says(
-    acted: Space,
-) -> None:
+def test_a_constant_action_costs_what_the_training_part_says(acted: Space) -> None:
     data = known(trajectories(acted=acted))
     train, held_out = (
         np.concatenate([episode(n, LENGTHS[n], acted).actions for n in part])
@@ -290,9 +288,7 @@ def test_a_constant_action_costs_what_the_training_part_says(
 
 
 @pytest.mark.parametrize("acted", [CHOICE, BOUNDED], ids=["choices", "numbers"])
-def test_where_all_episodes_are_held_out_no_constant_action_is_known(
-    acted: Space,
-) -> None:
+def test_where_all_episodes_are_held_out_no_constant_action_is_known(acted: Space) -> None:
     data = known(trajectories(acted=acted), validation=1.0)
     assert len(data.held_out) == len(LENGTHS)
     assert data.counting is None

@@ -1,5 +1,4 @@
-"""Kinds of data: which one a source is, which options each refuses, what each draws a batch by,
-and kinds of other packages."""
+"""Kinds of data: which one a source is, which options each refuses, and those of other packages."""
 
 import dataclasses
 import re
@@ -11,13 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from data_files import Load, pack, picture, write
 
 from everyformer.core.errors import ConfigError, PluginError, UnknownNameError
 from everyformer.core.explained import field_docs
 from everyformer.data import DataConfig, load_dataset
-from everyformer.data.config import GROUPS
+from everyformer.data.config import ELSEWHERE
 from everyformer.data.kind import Request, TextFiles
 from everyformer.data.load import KINDS, recognised
 from everyformer.data.tokenizers.plain import ByteTokenizer
@@ -26,7 +24,6 @@ MORSE = """
 from dataclasses import dataclass
 
 from everyformer.core.config import Options
-from everyformer.data.options import SharedOptions
 from everyformer.data.kind import Kind
 from everyformer.data.sources import Source
 from everyformer.data.text import load_text
@@ -40,7 +37,6 @@ class MorseOptions(Options):
 
 class Morse(Kind):
     name = "Morse code"
-    reads = (SharedOptions,)
     task = "lm"
     Options = MorseOptions
 
@@ -130,20 +126,22 @@ SOURCES: dict[str, dict[str, Any]] = {
     "LabelledText": {"source": "a.csv"},
     "Text": {"source": "a.txt"},
 }
-REFUSED: dict[str, dict[str, Any]] = {
-    "TokenOptions": {"tokenizer": "chars"},
-    "PartOptions": {"part": "x"},
-    "ParallelOptions": {"tokens": 9},
-    "TableOptions": {"source_column": "x"},
-    "EncodingOptions": {"encoding": "latin-1"},
-    "RowOptions": {"split": ("group", "x")},
-    "PictureOptions": {"colour": "rgb"},
-    "DrawingOptions": {"labels": True},
-    "MaskOptions": {"mask_rate": 0.3},
-    "PackingOptions": {"packing": True},
-    "EpisodeOptions": {"best": 0.5},
-    "GeneratedOptions": {"depth": 3},
-    "PluginOptions": {"options": ("a=b",)},
+REFUSED: dict[str, Any] = {
+    "tokenizer": "chars",
+    "part": "x",
+    "tokens": 9,
+    "unlabelled": "skip",
+    "source_column": "x",
+    "label_column": "x",
+    "encoding": "latin-1",
+    "split": ("group", "x"),
+    "colour": "rgb",
+    "labels": True,
+    "mask_rate": 0.3,
+    "packing": True,
+    "best": 0.5,
+    "depth": 3,
+    "options": ("a=b",),
 }
 FILES = {
     "a.npy": b"\x93NUMPY",
@@ -156,6 +154,7 @@ FILES = {
 
 
 def test_each_kind_has_a_source() -> None:
+    assert {*REFUSED} <= {*ELSEWHERE} <= {*vars(DataConfig())}
     assert [*SOURCES] == [*(home.partition(":")[2] for home, _ in KINDS), "Text"]
 
 
@@ -170,12 +169,13 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
     kind = type(data)
     assert kind.__name__ == name
     task = data.task if isinstance(data, TextFiles) else None
-    for group in {group for group in GROUPS if group.elsewhere} - {*kind.reads}:
-        option = REFUSED[group.__name__]
-        name = next(iter(option)).replace("_", "-")
+    assert {*data.reads} <= {*vars(request.config)}
+    for option in {*REFUSED} - {*data.reads}:
+        # which kind a text is may follow from it
+        told = f"--data.{option.replace('_', '-')} has no meaning for "
         with (
-            Request(DataConfig(**options | option), task) as request,
-            pytest.raises(ConfigError, match=f"--data.{name} has no meaning for "),
+            Request(DataConfig(**options | {option: REFUSED[option]}), task) as request,
+            pytest.raises(ConfigError, match=told),
         ):
             recognised(request)
 
@@ -184,8 +184,8 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
     ("source", "task", "option", "words"),
     [
         ("a.txt", "lm", {"mask_rate": 0.3}, "the task lm: it is for the task mlm"),
-        ("a.csv", None, {"mask_words": True}, "the task classify-text: it is for the task mlm"),
-        ("stdlib", "lm", {"mask_words": True}, "the built-in 'stdlib': it is for the task mlm"),
+        ("a.csv", None, {"mask_rate": 0.4}, "the task classify-text: it is for the task mlm"),
+        ("stdlib", "lm", {"mask_rate": 0.4}, "the built-in 'stdlib': it is for the task mlm"),
         ("digits", None, {"tokenizer": "chars"}, "the built-in 'digits': it is for text"),
         ("waves", None, {"symbols": 9}, "the built-in 'waves': it is for generated tasks"),
         ("copy", "lm", {"depth": 3}, "the built-in 'copy': it is for generated tasks"),
@@ -224,39 +224,8 @@ def test_the_tokenizer_of_a_run_comes_with_it_to_arrays_too(tmp_path: Path) -> N
 LINES = [f"some words of line {n} " * (n % 3 + 1) for n in range(40)]
 READ: dict[str, Any] = {
     "a.txt": "\n".join(LINES),
-    "pairs/a.en": "\n".join(LINES),
-    "pairs/a.de": "\n".join(reversed(LINES)),
     "a.csv": "text,label\n" + "".join(f"{line},{len(line) % 2}\n" for line in LINES),
 }
-GENERATED = ("copy", "recall", "listops", "reverse", "sort", "waves", "walks", "digits")
-ROWS: list[tuple[str, dict[str, Any]]] = [
-    *((name, {}) for name in GENERATED),
-    *((name, {}) for name in READ if "/" not in name),
-    ("a.txt", {"task": "mlm"}),
-    ("pairs", {}),
-    ("pairs", {"tokens": 150}),
-]
-
-
-@pytest.mark.parametrize(("source", "options"), ROWS)
-def test_a_batch_is_a_function_of_step_and_seed(
-    source: str, options: dict[str, Any], tmp_path: Path, load: Load
-) -> None:
-    write(tmp_path, READ)
-    place = source if source in GENERATED else tmp_path / source
-    length = {} if source == "walks" else {"length": 64}
-    data, again = (load(place, **length, **options) for _ in range(2))
-    first = data.train_batch(3, 8, 1)
-    data.train_batch(4, 8, 1)
-    for one in (data, again):
-        batch = one.train_batch(3, 8, 1)
-        assert torch.equal(batch.inputs, first.inputs)
-        assert torch.equal(batch.targets, first.targets)
-    for step, seed in ((4, 1), (3, 2)):
-        assert not torch.equal(data.train_batch(step, 8, seed).inputs, first.inputs)
-    if source in ("copy", "recall", "listops", "reverse", "sort", "waves"):
-        other = load(place, **length, seed=9)
-        assert not torch.equal(other.train_batch(3, 8, 1).inputs, first.inputs)
 
 
 # values that cannot be meant

@@ -12,16 +12,8 @@ from everyformer.core.errors import ConfigError, DataError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.batch import IGNORED, Batch
 from everyformer.data.counting import counted_loss, sampled
-from everyformer.data.masking import (
-    MASKED,
-    RANDOM,
-    ends_of,
-    with_sentences,
-    word_flags,
-    word_numbers,
-)
+from everyformer.data.masking import MASKED, RANDOM, ends_of, with_sentences
 from everyformer.data.selection import Draws
-from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.data.tokenizers.package import BPETokenizer, HubTokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer, CharTokenizer
 from everyformer.models.build import configure
@@ -189,48 +181,6 @@ def test_a_run_tells_its_model_what_its_data_knows(tmp_path):
     assert with_sentences(given, data) == given
     plain = configure("bert", "mlm")
     assert with_sentences(plain, data) == plain
-
-
-@pytest.mark.parametrize("tokenizer", ["bytes", "chars", "bpe:270"])
-def test_whole_words_are_hidden_whole(tokenizer: str, tmp_path: Any, load: Load) -> None:
-    options = {"tokenizer": tokenizer, "length": 128, "mask_words": True}
-    data = load(write(tmp_path / "d", DOCUMENTS), "mlm", **options)
-    chosen = free = 0
-    for step in range(6):
-        batch = data.train_batch(step, 64, 0)
-        tokens, at = restored(batch), hidden(batch)
-        words = torch.from_numpy(word_numbers(tokens.numpy(), *data.words))
-        for row, numbers in zip(at, words, strict=True):
-            for number in numbers.unique():
-                inside = row[numbers == number]
-                assert inside.all() or not inside.any()
-        free += int((tokens != data.tokenizer.separator).sum())
-        chosen += int(at.sum())
-    # of words, not of tokens, the draws are independent: a word has up to 9 tokens here
-    assert abs(chosen / free - 0.15) < 3 * math.sqrt(0.15 * 0.85 * 9 / free)
-
-
-@pytest.mark.parametrize(
-    ("tokenizer", "text", "expected"),
-    [
-        ("chars", "to be, or_2!", ["to", " ", "be", ",", " ", "or_2", "!"]),
-        ("chars", "don't  दिन", ["don", "'", "t", " ", " ", "दिन"]),
-        ("bytes", "naïve 東京.", ["naïve", " ", "東京", "."]),
-        ("bpe:280", "the the cat, the cat", ["the", " the", " cat", ",", " the", " cat"]),
-    ],
-)
-def test_words_are_runs_of_letters_and_digits(
-    tokenizer: str, text: str, expected: list[str]
-) -> None:
-    made = fit_tokenizer(tokenizer, [text * 3])
-    tokens = np.array([made.encode(text)])
-    numbers = word_numbers(tokens, *word_flags(made))[0]
-    result = [made.decode(tokens[0, numbers == n].tolist()) for n in range(numbers[-1] + 1)]
-    if tokenizer.startswith("bpe"):
-        # a space may be a token of its own or the first part of a word
-        result, expected = ([w.strip() for w in words] for words in (result, expected))
-        result = [word for word in result if word]
-    assert result == expected
 
 
 @pytest.mark.parametrize(

@@ -105,35 +105,16 @@ def test_folders_show_the_class_unless_a_column_is_chosen(tmp_path: Path, load: 
     assert load(source, "classify", label_column="breed").classes == ("cat", "dog")
 
 
-CALLED = {
-    "paths beside the table": ("d/metadata.csv", "i/{}.png"),
-    "paths in the source": ("d/metadata.csv", "d/i/{}.png"),
-    "names alone": ("d/metadata.csv", "{}.png"),
-    "names without an ending": ("metadata.csv", "{}"),
-    "backslashes": ("metadata.csv", "d\\i\\{}.png"),
-    "a dot before": ("metadata.csv", "./d/i/{}.png"),
-}
-
-
-@pytest.mark.parametrize("way", CALLED)
-@pytest.mark.parametrize("column", ["file_name", "path", "id", "spam"])
-def test_pictures_are_found_as_people_call_them(
-    way: str, column: str, tmp_path: Path, load: Load
+@pytest.mark.parametrize("form", ["i/{}", "d/i/{}", "./d/i/{}", "{}"])
+@pytest.mark.parametrize("column", ["file_name", "path"])
+def test_a_row_writes_the_path_from_its_table_or_the_whole_or_the_name(
+    form: str, column: str, tmp_path: Path, load: Load
 ) -> None:
-    place, form = CALLED[way]
-    files = {f"d/i/pic{n}.png": picture(10 * n) for n in range(COUNT)}
-    rows = [(f"{n}", form.format(f"pic{n}"), 10 * n) for n in reversed(range(COUNT))]
-    text = table(rows, ("number", column, "age"))
-    data = load(write(tmp_path / "x", files | {place: text}), "regress", label_column="age")
+    files = {f"d/i/{name}": content for name, content in PICTURES.items()}
+    rows = [(f"{n}", form.format(name), 10 * n) for n, name in reversed([*enumerate(NAMES)])]
+    files["d/metadata.csv"] = table(rows, ("number", column, "age"))
+    data = load(write(tmp_path / "x", files), "regress", label_column="age")
     assert data.labels[:, 0].tolist() == shades(data, np.arange(COUNT))
-
-
-def test_a_table_without_a_header_is_read_by_number(tmp_path: Path, load: Load) -> None:
-    text = delimited([(age, name) for name, age, _ in ROWS])
-    source = write(tmp_path / "x", PICTURES | {"ages.csv": text})
-    data = load(source, "regress", label_column="1", header="no")
-    assert data.labels[:, 0].tolist() == [s + 0.5 for s in shades(data, np.arange(COUNT))]
-    assert load(source, "regress", header="no").labels.tolist() == data.labels.tolist()
 
 
 def test_metadata_in_the_folders_of_a_split_keeps_it(tmp_path: Path, load: Load) -> None:
@@ -181,6 +162,10 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table([row[1:] for row in ROWS], HEADER[1:]), {"label_column": "age"},
         "has the columns age, breed, and none of them names the pictures",
     ),
+    "two columns of file names": (
+        table(header=("path", "age", "image")), {"label_column": "age"},
+        "2 columns that could name the pictures, 'path' and 'image': call the one .* file_name",
+    ),
     "the column of the files": (
         table(), {"label_column": "file_name"}, "'file_name' .* names the pictures; choose another"
     ),
@@ -196,19 +181,12 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
         table([*ROWS[:3], ("3.png", "", "cat"), *ROWS[4:]]), {"label_column": "age"},
         "has 1 picture without a label: line 5",
     ),
-
 }  # fmt: skip
-
-
-@pytest.mark.parametrize("case", BAD)
-def test_tables_that_do_not_fit_are_refused(case: str, tmp_path: Path, load: Load) -> None:
-    text, options, said = BAD[case]
-    source = write(tmp_path / "x", PICTURES | {"ages.csv": text})
-    with pytest.raises((DataError, ConfigError), match=said):
-        load(source, "regress", **options)
-
-
 OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
+    **{
+        name: (PICTURES | {"ages.csv": text}, "regress", options, said)
+        for name, (text, options, said) in BAD.items()
+    },
     "numbers without a table": (
         PICTURES, "regress", {}, "pictures without numbers.*metadata.csv.*npz"
     ),
@@ -226,13 +204,11 @@ OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
         {f"{d}/{name}": PICTURES[name] for name in NAMES for d in "ab"} | {"t.csv": table()},
         "regress", {"label_column": "age"}, "line 2: '0.png' may be a/0.png, b/0.png; write",
     ),
-
-
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OTHERS)
-def test_what_else_does_not_fit_is_refused(case: str, tmp_path: Path, load: Load) -> None:
+def test_what_does_not_fit_is_refused(case: str, tmp_path: Path, load: Load) -> None:
     files, task, options, said = OTHERS[case]
     with pytest.raises((DataError, ConfigError)) as raised:
         load(write(tmp_path / "x", files), task, **options)

@@ -59,10 +59,7 @@ def test_a_label_that_is_chosen_is_what_is_learned_whoever_can(
     assert (data.task, data.classes) == ("classify-text", ("a", "b"))
 
 
-ASKED = (
-    "two columns of text {}: pairs to translate take --task seq2seq .*--data.source-column {} "
-    "--data.target-column {}.*--data.label-column .*--task lm --data.text-column"
-)
+ASKED = "none is called like .*--data.text-column N.*pairs to translate take --task seq2seq"
 
 
 @pytest.mark.parametrize(
@@ -76,7 +73,7 @@ ASKED = (
             READER,
             "none is called like a text",
         ),
-        ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED.format(r"\(l, r\)", "l", "r")),
+        ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED),
         ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),
         ("a.csv", delimited([("x", "y", "z"), ("1", "a b", "c")]), READER, "called like a label"),
     ],
@@ -93,7 +90,7 @@ def test_a_table_without_a_header_is_read_as_is_said(
     delimiter: str, tmp_path: Path, load: Load
 ) -> None:
     path = write(tmp_path, {"a.csv": delimited(PAIRS, delimiter)}) / "a.csv"
-    with pytest.raises(DataError, match=ASKED.format("and no header", 1, 2)):
+    with pytest.raises(ConfigError, match=f"2 columns and no header.*{ASKED}"):
         load(path, able=BOTH, header="no")
     pairs = load(path, able=TRANSLATOR, header="no", length=32)
     assert (pairs.task, pairs_of(pairs)) == ("seq2seq", PAIRS)
@@ -296,15 +293,6 @@ def test_pictures_in_parquet_are_refused_in_one_sentence(
         load(path, "classify-text", text_column="label", label_column="image")
     with pytest.raises(DataError, match="holds no pictures, which the task classify-image needs"):
         load(path, "classify-image")
-
-
-def test_long_cells_are_shortened_in_messages(parquet: Any, load: Load) -> None:
-    path = parquet(text=["a"] * 6, label=[["word"] * 999] * 6)
-    with pytest.raises(
-        DataError, match=r"'label' holds \['word', .*…, which is no label"
-    ) as caught:
-        load(path, "classify-text")
-    assert len(str(caught.value)) < 400
 
 
 def test_what_is_no_parquet_is_refused(tmp_path: Path, load: Load) -> None:

@@ -128,6 +128,7 @@ def test_quotes_between_tabs_are_text_unless_they_must_be_there(tmp_path: Path) 
         ("text,5\nbad film,1\n", {}, None),
         (",5\nbad film,1\n", {}, None),
         ("it,good\nbad film,sad\n", {}, None),
+        ("en,en\na,b\n", {}, None),
         ("text,pos\nfine,neg\ntext,pos\n", {}, None),
         ("Go now.\tGeh jetzt.\nRun away.\tLauf weg.\n", {}, None),
         ("good film,5\nbad film,1\n", {"label_column": "2"}, None),

@@ -17,22 +17,17 @@ TEXT = "To be, or not to be: that is the question.\nГамлет, ça va? 東京
 
 
 @pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:300"])
-def test_decoding_undoes_encoding(spec: str) -> None:
+def test_decoding_undoes_encoding_and_loading_saving(spec: str, tmp_path: Path) -> None:
     made = fit_tokenizer(spec, [TEXT])
     ids = made.encode(TEXT)
     assert made.decode(ids) == TEXT
     assert made.name == spec
     assert max(ids) < made.vocabulary
-
-
-@pytest.mark.parametrize("spec", ["bytes", "chars", "bpe:300"])
-def test_saving_and_loading_gives_an_equal_tokenizer(spec: str, tmp_path: Path) -> None:
-    made = fit_tokenizer(spec, [TEXT])
     made.save(tmp_path)
     for again in (load_tokenizer(tmp_path), load_tokenizer(json.loads(json.dumps(made.to_dict())))):
         assert again == made
         assert hash(again) == hash(made)
-        assert again.encode(TEXT) == made.encode(TEXT)
+        assert again.encode(TEXT) == ids
         require_same(made, again)
 
 

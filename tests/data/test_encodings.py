@@ -9,7 +9,7 @@ import pytest
 from data_files import Load, write
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.data.encodings import encoding_of
+from everyformer.data.sources import encoding_of
 
 WORDS = ("schön", "naß", "süß", "blau")
 CSV = "text,label\n" + "".join(f"ein {w} Tag {n},{w}\n" for n in range(10) for w in WORDS)
@@ -81,13 +81,10 @@ def test_a_mark_tells_the_order_of_bytes_and_nothing_else(
     assert encoding_of(beginning, name) == codec
 
 
-def test_utf16_without_its_mark_is_no_text_of_one_byte_a_letter(tmp_path: Path, load: Load) -> None:
+def test_utf16_without_its_mark_is_read_where_it_is_said(tmp_path: Path, load: Load) -> None:
     content = CSV.translate(str.maketrans("öüß", "oub")).encode("utf-16-le")
     with pytest.raises(DataError, match=r"has NUL bytes.*--data\.encoding utf-16-le"):
         load(write(tmp_path, {"a.csv": content}) / "a.csv")
-
-
-def test_utf16_without_its_mark_is_read_where_it_is_said(tmp_path: Path, load: Load) -> None:
     path = write(tmp_path, {"a.csv": CSV.encode("utf-16-be")}) / "a.csv"
     assert load(path, encoding="utf-16-be").classes == tuple(sorted(WORDS))
 

@@ -1,6 +1,5 @@
 """Rows split by groups: all of one value of a column stay on one side."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -69,15 +68,10 @@ def test_another_seed_draws_other_groups() -> None:
     assert once.sum() == 12
 
 
-@pytest.mark.parametrize(("fraction", "held_out"), [(1.0, 60), (0.5, 28), (0.01, 4)])
-def test_as_many_whole_groups_are_held_out_as_fit_and_one_at_least(
-    fraction: float, held_out: int
-) -> None:
+def test_as_many_whole_groups_are_held_out_as_fit_or_else_the_smallest() -> None:
     labels, groups = np.zeros(60, dtype=np.int64), np.arange(60) // 4
-    assert held_out_draw(labels, fraction, 0, groups).sum() == held_out
-
-
-def test_the_smallest_group_is_held_out_where_none_fits() -> None:
+    for fraction, held_out in ((1.0, 60), (0.5, 28), (0.01, 4)):
+        assert held_out_draw(labels, fraction, 0, groups).sum() == held_out
     groups = np.repeat([0, 1, 2], [40, 7, 50])
     drawn = held_out_draw(np.zeros(97, dtype=np.int64), 0.01, 0, groups)
     assert set(groups[drawn].tolist()) == {1}
@@ -160,7 +154,7 @@ def test_arrays_need_a_group_for_each_row(tmp_path: Path, load: Load) -> None:
 @pytest.mark.parametrize(
     ("split", "said"),
     [
-        (("group",), "'group', but it takes random alone, or group or time and"),
+        (("group",), "'group', but it takes random alone, or group and"),
         (("group", "a", "b"), "'group a b', but it takes"),
         (("random", "a"), "'random a', but it takes"),
         (("groups", "a"), "cannot be 'groups'; did you mean 'group'"),
@@ -172,65 +166,3 @@ def test_a_split_is_random_or_a_group_with_its_column(split: tuple[str, ...], sa
         DataConfig(split=split)
     assert DataConfig(split=("group", "a")).group_column == "a"
     assert DataConfig().group_column is None
-
-
-DATED = "text,label,when\n" + "".join(
-    f"word {n},{'ab'[n % 2]},2024-02-{1 + (7 * n) % 28:02d}\n" for n in range(56)
-)
-
-
-def test_by_time_the_latest_rows_are_held_out(tmp_path: Path, load: Load) -> None:
-    (tmp_path / "dated.csv").write_text(DATED)
-    data = load(tmp_path / "dated.csv", split=("time", "when"), validation=0.25)
-    days = np.array([1 + (7 * n) % 28 for n in range(56)])
-    assert set(days[data.validation_rows]) == {22}
-    assert set(days[data.train_rows]) == {1, 8, 15}
-    assert "rows from 2024-02-22 on in 'when' are held out, 25%" in data.split
-
-
-def test_by_time_the_earliest_rows_always_stay_to_be_trained_on(tmp_path: Path, load: Load) -> None:
-    (tmp_path / "dated.csv").write_text(DATED)
-    data = load(tmp_path / "dated.csv", split=("time", "when"), validation=0.9)
-    assert len(data.train_rows) == 14
-
-
-@pytest.mark.parametrize(
-    ("times", "since"),
-    [
-        (["20240130", "20240131", "20240201"], "20240201"),
-        (["2023-12", "2024-01", "2024-02"], "2024-02"),
-        (["9", "10.5", "1e2"], "1e2"),
-        (["2024-01-30 12:00", "2024-01-31", "2024-02-01T01:00:00"], "2024-02-01T01:00:00"),
-        (["2024-02-01T00:30+01:00", "2024-01-31T23:00Z", "2024-01-31T23:45Z"], "2024-01-31T23:45Z"),
-    ],
-    ids=str,
-)
-def test_times_are_numbers_or_in_iso_form(
-    times: list[str], since: str, tmp_path: Path, load: Load
-) -> None:
-    rows = [(f"word {n}", "ab"[n % 2], times[n // 2 % 3]) for n in range(24)]
-    path = write(tmp_path, {"a.csv": table(rows, ("text", "label", "when"))}) / "a.csv"
-    data = load(path, split=("time", "when"), validation=0.3)
-    assert {times[row // 2 % 3] for row in data.validation_rows} == {since}
-    assert f"rows from {since} on in 'when' are" in data.split
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (DATED.replace("2024-02-01", "later"), "'later' in 'when' of .* is no time for certain"),
-        (re.sub(r"2024-(\d+)-(\d+)", r"\2/\1/2024", DATED), "is no time for certain; write all as"),
-        (DATED.replace("2024-02-01", "nan"), "'nan' in 'when' of .* is no time for certain"),
-        (
-            re.sub(r"(2024-02-\d\d)", r"\1T00:00", DATED).replace("01T00:00", "01T00:00Z"),
-            "'2024-02-01T00:00Z' and '2024-02-08T00:00' in 'when' .* have a zone and none",
-        ),
-        (re.sub(r"02-\d\d", "02-01", DATED), "have one time in 'when' .*so none can be held out"),
-    ],
-)
-def test_times_that_are_not_certain_or_all_the_same_are_refused(
-    text: str, told: str, tmp_path: Path, load: Load
-) -> None:
-    (tmp_path / "dated.csv").write_text(text)
-    with pytest.raises(DataError, match=told):
-        load(tmp_path / "dated.csv", split=("time", "when"))

@@ -1,4 +1,4 @@
-"""Shares: processes build their own rows of a batch, which together are the whole one."""
+"""Batches are functions of step and seed, and processes build their own rows of each."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from data_files import write
 
 from everyformer.data.batch import TENSORS, Batch, Portion
 from everyformer.data.dataset import Dataset
-from everyformer.data.selection import Draws
+from everyformer.data.selection import Draws, epoch_rows
 from everyformer.data.text import TextDataset
 
 TEXT = "".join(f"line {n} of a long text\n" for n in range(300))
@@ -28,8 +28,9 @@ SOURCES: dict[str, tuple[Any, str | None, dict[str, Any]]] = {
     "labelled": ({f"{c}/{n}.txt": c * n for c in "xy" for n in range(1, 9)}, None, {"length": 8}),
     "pictures": ("digits", "classify", {}),
     "copy": ("copy", None, {"length": 9}),
-    "listops": ("listops", None, {"length": 32}),
+    **{name: (name, None, {"length": 64}) for name in ("recall", "listops", "reverse", "sort")},
     "waves": ("waves", None, {"length": 12}),
+    "walks": ("walks", None, {}),
 }
 SIZES = [(7, 3), (4, 4), (9, 2), (5, 1)]
 
@@ -55,6 +56,21 @@ def check(whole: Batch, parts: list[Batch]) -> None:
             assert torch.equal(of(joined, name).nan_to_num(7), of(whole, name).nan_to_num(7)), name
     assert sum(part.tokens for part in parts) == whole.tokens
     assert sum(part.scored for part in parts) == whole.scored
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_batch_is_a_function_of_step_and_seed(name: str, load: Any, tmp_path: Path) -> None:
+    data, again = (made(name, load, tmp_path) for _ in range(2))
+    first = data.train_batch(3, 8, 1)
+    data.train_batch(4, 8, 1)
+    for one in (data, again):
+        check(first, [one.train_batch(3, 8, 1)])
+    for step, seed in ((4, 1), (3, 2)):
+        assert not torch.equal(data.train_batch(step, 8, seed).inputs, first.inputs)
+    files, task, options = SOURCES[name]
+    if isinstance(files, str) and name not in ("pictures", "walks"):
+        other = load(files, task, seed=9, **options)
+        assert not torch.equal(other.train_batch(3, 8, 1).inputs, first.inputs)
 
 
 @pytest.mark.parametrize("name", SOURCES)
@@ -128,3 +144,14 @@ def test_numbers_of_a_share_are_those_of_its_rows_however_often_they_are_drawn(
         expected = plain.random((rows, columns))
         assert np.array_equal(whole.uniform(columns), expected)
         assert np.array_equal(np.concatenate([p.uniform(columns) for p in parts]), expected)
+
+
+def test_an_epoch_has_every_row_once() -> None:
+    rows = np.arange(100, 123)
+    drawn = np.concatenate([epoch_rows(rows, step, 10, 4) for step in range(23)])
+    epochs = drawn.reshape(10, 23)
+    assert all(sorted(epoch) == rows.tolist() for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 10
+    parts = [epoch_rows(rows, 2, 10, 4, Portion(n, 3)) for n in range(3)]
+    assert np.array_equal(np.concatenate(parts), epoch_rows(rows, 2, 10, 4))
+    assert not np.array_equal(epoch_rows(rows, 0, 23, 4), epoch_rows(rows, 0, 23, 5))

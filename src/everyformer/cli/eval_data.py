@@ -13,15 +13,7 @@ from everyformer.core.config import field_defaults
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import Task
 from everyformer.data.builtins import BUILTINS
-from everyformer.data.config import DataConfig
-from everyformer.data.options import (
-    GeneratedOptions,
-    MaskOptions,
-    PartOptions,
-    PictureOptions,
-    RowOptions,
-    TableOptions,
-)
+from everyformer.data.config import GENERATED, PICTURES, TABLE, DataConfig
 from everyformer.data.table import TABLES
 from everyformer.system.files import expanded
 
@@ -44,9 +36,9 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
     """
     if source is None or same_place(source, config.source):
         return config
-    foreign = [*PartOptions.names()]
+    foreign = ["part"]
     if expanded(str(source)).is_file() and expanded(str(source)).suffix not in TABLES:
-        foreign += [*TableOptions.names(), *RowOptions.names()]
+        foreign += [*TABLE, "split"]
     usual = field_defaults(DataConfig)
     kept = {name: getattr(config, name) for name in usual}
     kept |= {name: usual[name] for name in foreign}
@@ -106,7 +98,7 @@ def _idle(config: DataConfig, task: Task, tokenizer: str | None) -> Iterator[tup
         reads = "no text" if tokenizer is None else f"text with the tokenizer {tokenizer}"
         yield "tokenizer", f"the run reads {reads}"
     made_by = None if builtin is None else builtin.options
-    for name in GeneratedOptions.names():
+    for name in GENERATED:
         if name not in (made_by or ()):
             yield name, f"'{config.source}' is not made by it"
     if made_by is not None:
@@ -118,10 +110,9 @@ def _idle(config: DataConfig, task: Task, tokenizer: str | None) -> Iterator[tup
     ):
         yield "seed", "nothing is drawn, the end of the texts is held out"
     if task.predicts != "hidden":
-        for name in MaskOptions.names():
-            yield name, f"it is for mlm, and the task is {task.name}"
+        yield "mask_rate", f"it is for mlm, and the task is {task.name}"
     if not task.pictures:
-        for name in PictureOptions.names():
+        for name in PICTURES:
             yield name, f"it is for pictures, and the task is {task.name}"
     if task.pictures or task.acts:
         yield "length", f"it is for sequences, and the task is {task.name}"

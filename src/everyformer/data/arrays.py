@@ -15,7 +15,7 @@ Nothing is unpickled.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -27,18 +27,10 @@ from everyformer.data.array_files import ArrayParts, read_parts
 from everyformer.data.batch import Batch
 from everyformer.data.cache import digest
 from everyformer.data.classes import describe, hold_out, known_ids, refuse_groups
-from everyformer.data.config import DataConfig, Groups
+from everyformer.data.config import DRAWN, PICTURES, TABLE, DataConfig
 from everyformer.data.dataset import ClassedDataset, Dataset, Spread
 from everyformer.data.images import channels_first, image_dataset, reshaped
-from everyformer.data.kind import Kind, Request, refuse
-from everyformer.data.options import (
-    DrawingOptions,
-    LengthOptions,
-    PackingOptions,
-    PictureOptions,
-    RowOptions,
-    TableOptions,
-)
+from everyformer.data.kind import Kind, Request
 from everyformer.data.sources import ARRAYS, Source
 from everyformer.data.text import TextDataset
 
@@ -65,9 +57,9 @@ class ArrayDataset(ClassedDataset):
         return Batch(inputs, self.answers(chosen), padding_mask)
 
 
-READ: dict[Form, Groups] = {
-    "tokens": (PackingOptions,),
-    "pictures": (PictureOptions, DrawingOptions),
+READ: dict[Form, tuple[str, ...]] = {
+    "tokens": ("packing",),
+    "pictures": (*PICTURES, *DRAWN),
     "series": (),
 }
 """options that some arrays read"""
@@ -77,18 +69,15 @@ class Arrays(Kind):
     """One file of arrays."""
 
     name = "arrays"
-    reads = (LengthOptions, TableOptions, RowOptions, *sum(READ.values(), ()))
+    reads = ("length", "label_column", "split", *sum(READ.values(), ()))
+    why: ClassVar = dict.fromkeys(
+        TABLE, ": it is for tables; the arrays of an .npz go by their names"
+    )
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
         entries = request.source.entries
         return len(entries) == 1 and entries[0].suffix in ARRAYS
-
-    def check(self) -> None:
-        super().check()
-        columns = (name for name in TableOptions.names() if name != "label_column")
-        why = ": it is for tables; the arrays of an .npz go by their names"
-        refuse(self.config, columns, self.name, why)
 
     @cached_property
     def parts(self) -> ArrayParts:
@@ -105,17 +94,9 @@ class Arrays(Kind):
         return _task(self.form, self.parts, self.request).name
 
     def load(self) -> Dataset:
-        """The arrays as a dataset.
-
-        Raises:
-            DataError: rows without targets where the task needs them, shapes, lengths or dtypes
-                that fit nothing, values that are not finite.
-            ConfigError: an option that other arrays read.
-        """
+        """The arrays as a dataset."""
         parts, config, source = self.parts, self.config, self.request.source
-        for group in sum(READ.values(), ()):
-            if group not in READ[self.form]:
-                self.refuse(group)
+        self.refuse(name for name in sum(READ.values(), ()) if name not in READ[self.form])
         if self.form == "pictures":
             return _pictures(parts, config, self.does, source, self.request.classes)
         if not self.does.answers:
@@ -159,9 +140,6 @@ def rows_for(
 
     Pictures become (N, C, H, W) uint8, series (N, T, C) floats, tokens (N, L) int64. ``spec`` is
     their name in messages.
-
-    Raises:
-        DataError: their shape or dtype is not one of these.
     """
     form = _form(inputs, task, spec)
     if form == "pictures":
@@ -195,23 +173,18 @@ def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
     """Task of arrays: their targets say whether classes or numbers are predicted."""
     spec, said = request.config.source, request.tasks if request.word else ()
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
-    readers = [task for task in TASKS.values() if task.reads in reads[form]]
-    answers = [task for task in readers if task.answers]
-    if parts.targets is None:
-        served = [task for task in readers if not task.answers and not task.encodes]
-    else:
-        first = "number" if _are_numbers(parts.targets) else "class"
-        served = sorted(answers, key=lambda task: task.predicts != first)
-        served += [task for task in readers if task not in answers]
-    served = [task for task in served if task.predicts != "hidden"]
+    readers = [t for t in TASKS.values() if t.reads in reads[form] and t.predicts != "hidden"]
+    served = [task for task in readers if not task.answers and not task.encodes]
+    if (targets := parts.targets) is not None:
+        many = targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
+        first = "number" if many or targets.dtype.kind == "f" else "class"
+        served = sorted(readers, key=lambda task: (not task.answers, task.predicts != first))
     fitting = [task for task in served if not said or task in said]
     natural = [task for task in fitting if task.name in request.able] or fitting
     if natural:
         return natural[0]
-    able_to = "serves no task"
-    if served:
-        able_to = f"can serve {', '.join(task.name for task in served)}"
-    need = [task.name for task in answers if not said or task in said]
+    able_to = f"can serve {', '.join(task.name for task in served)}" if served else "serves no task"
+    need = [task.name for task in readers if task.answers and (not said or task in said)]
     if parts.targets is None and need:
         raise DataError(
             f"'{spec}' has no targets: name them y, targets or labels in an .npz, or choose an "
@@ -221,13 +194,6 @@ def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
     raise DataError(
         f"'{spec}' holds {form}, which the task {request.word} cannot use; it {able_to}"
     )
-
-
-def _are_numbers(targets: np.ndarray) -> bool:
-    """True where targets are predicted as numbers, if no task is said."""
-    if targets.dtype.kind == "f":
-        return True
-    return targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
 
 
 def _targets(

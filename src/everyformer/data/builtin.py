@@ -21,11 +21,10 @@ from everyformer.data.episodes.walks import GraphWalk
 from everyformer.data.images import ImageDataset, image_dataset, reshaped
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.masking import masked
-from everyformer.data.options import EpisodeOptions, GeneratedOptions, SharedOptions
 from everyformer.data.picture_labels import check_labels
 from everyformer.data.selection import held_out_draw
 from everyformer.data.sources import Entry, Source
-from everyformer.data.synthetic import load_generated, load_waves
+from everyformer.data.synthetic import load_generated
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
 from sequence_laws.extras import extra_module
@@ -56,20 +55,13 @@ class BuiltIn(Kind):
 
     def __init__(self, request: Request) -> None:
         super().__init__(request)
-        made = BUILTINS[self.config.source].options is not None
-        self.reads = (SharedOptions, *BUILTINS[self.config.source].reads)
-        self.reads += (GeneratedOptions,) * made
-        self.alone = Episodes.alone if EpisodeOptions in self.reads else ""
+        builtin = BUILTINS[self.config.source]
+        self.reads = (*builtin.reads, *(builtin.options or ()))
+        self.alone = Episodes.alone if "context" in self.reads else ""
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
         return request.config.source in BUILTINS
-
-    def check(self) -> None:
-        super().check()
-        made_by = BUILTINS[self.config.source].options or ()
-        if others := {*GeneratedOptions.names()} - {*made_by}:
-            self.refuse(GeneratedOptions, sorted(others))
 
     @property
     def called(self) -> str:
@@ -103,8 +95,6 @@ class BuiltIn(Kind):
             return masked(text, config) if task.predicts == "hidden" else text
         if config.source == "digits":
             return load_digits(config, task)
-        if config.source == "waves":
-            return load_waves(config, task)
         if config.source == "walks":
             walks = GraphWalk().record(WALKS, config.seed)
             return episode_dataset(walks, config, task.name, config.source)

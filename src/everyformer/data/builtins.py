@@ -2,15 +2,7 @@
 
 from dataclasses import dataclass
 
-from everyformer.data.options import (
-    DataOptions,
-    DrawingOptions,
-    EpisodeOptions,
-    MaskOptions,
-    PackingOptions,
-    PictureOptions,
-    TokenOptions,
-)
+from everyformer.data.config import DRAWN, EPISODES, PICTURES
 
 
 @dataclass(frozen=True)
@@ -20,10 +12,10 @@ class Builtin:
     about: str
     tasks: tuple[str, ...]
     """those that it serves, the natural one first"""
-    reads: tuple[type[DataOptions], ...] = ()
+    reads: tuple[str, ...] = ()
     """options that not all built-ins have a use for"""
     options: tuple[str, ...] | None = None
-    """of `GeneratedOptions`, those by which it is made; None: it is not generated without end"""
+    """those by which it is made; None: it is not generated without end"""
 
     def __str__(self) -> str:
         return f"{self.about} ({', '.join(self.tasks)})"
@@ -33,12 +25,12 @@ BUILTINS: dict[str, Builtin] = {
     "stdlib": Builtin(
         "the .py files of this Python's standard library, up to 10 MB of text",
         ("lm", "mlm"),
-        (TokenOptions, PackingOptions, MaskOptions),
+        ("tokenizer", "packing", "mask_rate"),
     ),
     "digits": Builtin(
         "1,797 grey 8x8 pictures of handwritten digits, from scikit-learn",
         ("classify-image", "pixels", "super-resolution", "regress-image"),
-        (PictureOptions, DrawingOptions),
+        (*PICTURES, *DRAWN),
     ),
     "copy": Builtin(
         "random tokens, a separator, then the same tokens, which alone are scored; or 10 to 20 "
@@ -70,6 +62,6 @@ BUILTINS: dict[str, Builtin] = {
     "walks": Builtin(
         "1,000 random walks to one node of a graph of 20; a better one is a shorter one",
         ("decision",),
-        (EpisodeOptions,),
+        EPISODES,
     ),
 }

@@ -44,10 +44,6 @@ def cached(
     ``build`` writes files into a folder and returns the facts, plain values. A
     folder with a file missing, cut short or damaged is written anew. Processes that build the same
     at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
-
-    Raises:
-        DataError: the folder cannot be written (disk full, no permission), or the source changed
-            while it was read; nothing of it stays.
     """
     final = root / key
     damaged = final.exists()

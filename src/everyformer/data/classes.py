@@ -1,8 +1,10 @@
 """Labels as classes or as numbers: which labels can be either, and their summary."""
 
-import datetime
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +16,9 @@ from everyformer.data.headers import FEW, doubtful, is_number, number
 from everyformer.data.layout import class_names
 from everyformer.data.selection import held_out_draw, majority
 from everyformer.data.tables import ENOUGH_ROWS, TableReader
+
+if TYPE_CHECKING:
+    from everyformer.data.kind import Kind
 
 MOST_NUMBERS = 20
 """Different whole numbers that are taken for classes by themselves, at most."""
@@ -27,9 +32,6 @@ def refuse_labels(counts: Mapping[str, int], reader: TableReader, spec: str, cho
     """Refuse a column of labels, with the rows of each, that can hardly be classes.
 
     ``chosen``: True where the option names it.
-
-    Raises:
-        DataError: numbers that are not whole, or many; as good as no value comes again.
     """
     rows, count = sum(counts.values()), len(counts)
     table, index = reader.first, reader.indices[1]
@@ -50,43 +52,35 @@ def refuse_labels(counts: Mapping[str, int], reader: TableReader, spec: str, cho
         )
 
 
-def classes_of(
+def targets_of(
+    data: Kind,
     codes: Mapping[str, int],
     labels: np.ndarray,
     held_out: np.ndarray,
     reader: TableReader | None,
-    spec: str,
-    chosen: bool,
-    known: Sequence[str] = (),
-) -> tuple[np.ndarray, list[str]]:
-    """The class id of each row, and the classes in the order of their ids.
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """The class id of each row, and the classes in the order of their ids, or (rows, 1) numbers.
 
     Args:
         codes: each label's number. labels: (rows,) such numbers. held_out: (rows,) by the source.
         reader: what has read the labels, of a table, as its second column.
-        spec: the source in messages. chosen: True where the option names the column.
-        known: classes of a run, which the ids are then of.
-
-    Raises:
-        DataError: what can hardly be classes, is only one, or has one in the held-out part alone.
     """
-    names, classes = [*codes], known
-    if not known:
+    spec, classes, names = data.request.source.spec, data.request.classes, [*codes]
+    if data.does.measures:
+        assert reader is not None
+        column = reader.first.column(reader.indices[1])
+        return numbers_of(names, f"{column} of '{spec}'")[labels], ()
+    if not classes:
         if reader is not None:
             counts = dict(zip(names, np.bincount(labels).tolist(), strict=True))
-            refuse_labels(counts, reader, spec, chosen)
-        parts = (np.unique(labels[held_out == part]) for part in (0, 1))
-        train, rest = ({names[code] for code in part} for part in parts)
+            refuse_labels(counts, reader, spec, data.config.label_column is not None)
+        train, rest = ({names[n] for n in np.unique(labels[held_out == part])} for part in (0, 1))
         classes = class_names(train, rest, spec)
-    return known_ids(names, classes, spec)[labels], [*classes]
+    return known_ids(names, classes, spec)[labels], classes
 
 
 def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarray:
-    """(names,) the ids that a run knows labels by.
-
-    Raises:
-        DataError: it does not know one of them.
-    """
+    """(names,) the ids that a run knows labels by."""
     ids = {name: index for index, name in enumerate(known)}
     if strange := [name for name in names if name not in ids]:
         raise DataError(
@@ -98,11 +92,7 @@ def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarr
 
 
 def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
-    """(labels, 1) of labels that are numbers, with a decimal point or a comma.
-
-    Raises:
-        DataError: one is no number, or not a finite one, or may be two.
-    """
+    """(labels, 1) of labels that are numbers, with a decimal point or a comma."""
     labels = list(labels)
     bad = [
         text
@@ -125,11 +115,7 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
 
 
 def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = "text") -> None:
-    """Refuse rows without a label, if there are any.
-
-    Raises:
-        DataError: with the first of them.
-    """
+    """Refuse rows without a label, if there are any."""
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
@@ -154,17 +140,12 @@ def hold_out(
         classes: names; () where rows have none.
         groups: (rows,) of each, where rows are split by groups.
         of: what a part of is drawn where there are no classes, with a space before it.
-
-    Raises:
-        DataError: no row can be held out, or no group without all rows of a class.
     """
     within = " within each class" if classes else of
     if groups is None:
         held_out = held_out_draw(labels, config.validation, config.seed)
         return held_out, f"a draw of {config.validation:.0%}{within} (seed {config.seed})"
     names, ids = np.unique(groups, return_inverse=True)
-    if config.split[0] == "time":
-        return _latest(names, ids.reshape(-1), config, spec)
     held_out = held_out_draw(labels, config.validation, config.seed, ids.reshape(-1))
     column = f"'{config.group_column}'"
     if not held_out.any():
@@ -189,64 +170,8 @@ def hold_out(
     return held_out, words
 
 
-def _latest(
-    names: np.ndarray, ids: np.ndarray, config: DataConfig, spec: str
-) -> tuple[np.ndarray, str]:
-    """Flags of the rows with the latest times, and words; of one time all are on one side.
-
-    Args:
-        names: different times. ids: (rows,) which of them each has.
-    """
-    column = f"'{config.group_column}' of '{spec}'"
-    at = _times([str(name) for name in names], column)[ids]
-    first = at.min()
-    if config.validation < 1:
-        cut = np.quantile(at, 1 - config.validation, method="higher")
-        first = max(cut, *np.unique(at)[1:2], first)
-    held_out = at >= first
-    if held_out.all() and config.validation < 1:
-        raise DataError(
-            f"all rows have one time in {column}, so none can be held out; choose another column "
-            "with --data.split time, or --data.split random"
-        )
-    since = names[ids[np.flatnonzero(at == first)[0]]]
-    name = config.group_column
-    return held_out, f"rows from {since} on in '{name}' are held out, {held_out.mean():.0%}"
-
-
-def _times(cells: Sequence[str], column: str) -> np.ndarray:
-    """(cells,) numbers as they are, or times in ISO form as seconds since 1970.
-
-    Raises:
-        DataError: one is neither, or some have a zone and some have none.
-    """
-    compact = all(len(cell) == 8 and cell.isdecimal() for cell in cells)  # 20240131
-    if not compact and all(is_number(cell) and math.isfinite(number(cell)) for cell in cells):
-        return np.array([number(cell) for cell in cells])
-    times = list[datetime.datetime]()
-    for cell in cells:
-        try:
-            times.append(datetime.datetime.fromisoformat(cell + "-01" * (len(cell) == 7)))
-        except ValueError as error:
-            raise DataError(
-                f"'{cell}' in {column} is no time for certain; write all as 2024-01-31 or "
-                "2024-01-31 17:05, or as numbers, or choose another column with --data.split time"
-            ) from error
-        if (times[0].tzinfo is None) != (times[-1].tzinfo is None):
-            raise DataError(
-                f"'{cells[0]}' and '{cell}' in {column} have a zone and none; write the zone "
-                "behind every time (+01:00), or behind none"
-            )
-    zoned = (time if time.tzinfo else time.replace(tzinfo=datetime.UTC) for time in times)
-    return np.array([time.timestamp() for time in zoned])
-
-
 def refuse_groups(config: DataConfig, why: str) -> None:
-    """Refuse a split by groups, if one is asked for.
-
-    Raises:
-        ConfigError: ``why`` it cannot be had.
-    """
+    """Refuse a split by groups, if one is asked for."""
     if config.group_column is not None:
         raise ConfigError(
             f"'data.split' {' '.join(config.split)} cannot be had: {why}; leave it out"
@@ -299,11 +224,7 @@ def _numbers(numbers: np.ndarray, train: np.ndarray, validation: np.ndarray, wha
 
 
 def _classes(
-    labels: np.ndarray,
-    train: np.ndarray,
-    validation: np.ndarray,
-    classes: Sequence[str],
-    what: str,
+    labels: np.ndarray, train: np.ndarray, validation: np.ndarray, classes: Sequence[str], what: str
 ) -> str:
     """Rows, classes with their counts, and what always giving the same answer would reach."""
     counts = np.bincount(labels, minlength=len(classes))

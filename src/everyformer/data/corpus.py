@@ -15,9 +15,8 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig
-from everyformer.data.encodings import UTF8
 from everyformer.data.layout import find_layout
-from everyformer.data.sources import CHUNK, Entry, Source, text_lines
+from everyformer.data.sources import CHUNK, UTF8, Entry, Source, text_lines
 from everyformer.data.table import DELIMITED, JSON_LINES, PARQUET
 from everyformer.data.tables import text_reader
 from everyformer.data.tokenizers.base import PIECE, SEPARATOR, Tokenizer
@@ -39,6 +38,8 @@ class Documents(ABC):
     """of the training part and of the held-out one"""
     size: int
     """bytes of all"""
+    notes = ""
+    """remarks on what else was read, each with a semicolon before it"""
 
     @abstractmethod
     def __init__(self, source: Source, config: DataConfig, utf8: bool) -> None:
@@ -49,18 +50,14 @@ class Documents(ABC):
     def cut(config: DataConfig) -> list[Any]:
         """The options that the two parts follow from."""
 
-    @property
-    @abstractmethod
-    def notes(self) -> str:
-        """Remarks on what else was read, each with a semicolon before it."""
-
     @abstractmethod
     def parts(self) -> Iterator[tuple[bool, bytes]]:
         """Chunks in order, each with whether it is held out."""
 
-    @abstractmethod
     def training_text(self) -> Iterator[str]:
         """The training part as text, to learn a tokenizer from."""
+        decoder = codecs.getincrementaldecoder("utf-8")()
+        return (decoder.decode(chunk) for held_out, chunk in self.parts() if not held_out)
 
 
 class Corpus(Documents):
@@ -80,17 +77,13 @@ class Corpus(Documents):
         if not all(self._groups):
             raise DataError(f"every text in '{source.spec}' is empty; give files with content")
         self._tables = TextTables(source, config, [e for group in self._groups for e in group])
+        self.notes = "".join(f"; {note}" for note in self._tables.notes)
         lengths = [self._lengths(group) for group in self._groups]
         self.documents = [*map(len, lengths)]
         self._joined = max(self.documents) > 1
         ends = np.cumsum(np.concatenate(lengths) + self._joined)
         self.size = int(ends[-1])
         self._cut = self._cut_at(ends, config.validation) if held_out is None else None
-
-    @property
-    def notes(self) -> str:
-        """Remarks on tables, each with a semicolon before it."""
-        return "".join(f"; {note}" for note in self._tables.notes)
 
     def _lengths(self, group: Sequence[Entry]) -> np.ndarray:
         """Bytes of every document."""
@@ -139,13 +132,6 @@ class Corpus(Documents):
             else:
                 yield held_out, chunk
 
-    def training_text(self) -> Iterator[str]:
-        decoder = codecs.getincrementaldecoder("utf-8")()
-        for held_out, chunk in self.parts():
-            if held_out:
-                break
-            yield decoder.decode(chunk)
-
     def _stream(self, group: Sequence[Entry]) -> Iterator[bytes]:
         for entry in group:
             if entry.name in self._tables.names:
@@ -162,9 +148,6 @@ class TextTables:
 
     Args:
         entries: the files; CSV and TSV are tables where their text column is chosen.
-
-    Raises:
-        ConfigError: none of the columns is called like a text, and none is chosen.
     """
 
     def __init__(self, source: Source, config: DataConfig, entries: Sequence[Entry]) -> None:
@@ -183,11 +166,7 @@ class TextTables:
         return (*(self.reader.notes if self.reader else ()), *([plain] if self._plain else []))
 
     def texts(self, entry: Entry) -> Iterator[tuple[int, str]]:
-        """The number of every row of a table, and its cell in the text column.
-
-        Raises:
-            DataError: a cell is no text, or holds the character that ends a document.
-        """
+        """The number of every row of a table, and its cell in the text column."""
         assert self.reader is not None
         for row in self.reader.rows(entry):
             text = row.text(0)
@@ -202,9 +181,6 @@ class TextTables:
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     """The chunks of a text file; in UTF-8 where the encoding is said, or ``utf8`` asks for that and
     a mark tells the encoding.
-
-    Raises:
-        DataError: it looks binary; it is not UTF-8 and ``utf8`` asks for that.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     where = source.where(entry)
@@ -283,11 +259,7 @@ class StreamEncoder:
 
 
 def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
-    """Kind of a run's tokenizer, or else of the one that the config names: bytes, chars, bpe, hub.
-
-    Raises:
-        ConfigError: it would have to be learned from a training part that holds nothing.
-    """
+    """Kind of a run's tokenizer, or of the one that the config names: bytes, chars, bpe, hub."""
     if tokenizer is not None:
         return tokenizer.kind
     kind, _ = tokenizer_parts(config.tokenizer)

@@ -195,11 +195,7 @@ class Dataset(ABC):
         return values | {"tokenizer": self.tokenizer and self.tokenizer.name}
 
     def training_rows(self, count: int) -> int:
-        """``count``, how much there is to train on.
-
-        Raises:
-            DataError: it is none.
-        """
+        """``count``, how much there is to train on, which is not nothing."""
         if count == 0:
             raise DataError(f"all of {self.name} is held out, so there is nothing to train on")
         return count

@@ -130,11 +130,7 @@ def is_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
 
 
 def _separator(lines: list[str], usual: str, where: str) -> str:
-    """The only separator that divides the first line, or tabs of a .tsv; ``usual`` of one column.
-
-    Raises:
-        DataError: several divide it; NUL bytes, as no text has them.
-    """
+    """The only separator of the first line, or tabs of a .tsv; ``usual`` of one column."""
 
     def divides(separator: str) -> bool:
         return len(next(filter(None, csv.reader(lines, delimiter=separator)), [])) > 1

@@ -8,7 +8,7 @@ areas of the large ones' pixels.
 
 import hashlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -23,20 +23,12 @@ from everyformer.core.tasks import Task, tasks_that
 from everyformer.data.batch import Batch
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.classes import describe, hold_out
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DRAWN, ELSEWHERE, TABLE, DataConfig
+from everyformer.data.config import PICTURES as OF_PICTURES
 from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import ClassedDataset, Spread
-from everyformer.data.kind import Kind, Request, refuse
+from everyformer.data.kind import OF_LABELS, Kind, Request
 from everyformer.data.layout import without_notes
-from everyformer.data.options import (
-    DrawingOptions,
-    EncodingOptions,
-    PartOptions,
-    PictureOptions,
-    RowOptions,
-    SharedOptions,
-    TableOptions,
-)
 from everyformer.data.picture_labels import labelled_pictures, natural_task, tables_among
 from everyformer.data.pictures import opened, pillow, pixels_of, survey
 from everyformer.data.selection import spread
@@ -114,9 +106,6 @@ def image_dataset(
         classes: names, where the class is a target or an input; else ().
         split: as in `Dataset`, with COUNTS for the sizes of both parts.
         checksum: hash of the pixels.
-
-    Raises:
-        ConfigError: small pictures that are no smaller, or for another task than super-resolution.
     """
     _, channels, height, width = pixels.shape
     counts = f"{int((~held_out).sum()):,} training and {int(held_out.sum()):,} validation pictures"
@@ -187,8 +176,8 @@ class Pictures(Kind):
 
     name = "pictures"
     reads = (
-        *(SharedOptions, PartOptions, PictureOptions, DrawingOptions),
-        *(TableOptions, EncodingOptions, RowOptions),
+        *("part", *OF_PICTURES, *DRAWN),
+        *(*OF_LABELS, "header", "separator", "encoding", "split"),
     )
 
     @classmethod
@@ -201,10 +190,8 @@ class Pictures(Kind):
 
     def check(self) -> None:
         super().check()
-        columns: Iterable[str] = ("text_column", "source_column", "target_column")
         if not tables_among(self.request.source):
-            columns = (*TableOptions.names(), "encoding")
-        refuse(self.config, columns, self.name, TableOptions.elsewhere)
+            self.refuse((*TABLE, "encoding"), why=ELSEWHERE["header"])
 
     @cached_property
     def pictures(self) -> list[Entry]:
@@ -225,16 +212,9 @@ class Pictures(Kind):
         return task.name
 
     def load(self) -> ImageDataset:
-        """The pictures, decoded once into the cache.
-
-        Raises:
-            DataError: a picture that cannot be read, no classes or only one where they are needed,
-                no numbers, too few pictures; a table that does not fit the pictures.
-            ConfigError: columns that are not there, or that could be several.
-            MissingExtraError: pillow is not installed.
-        """
+        """The pictures, decoded once into the cache."""
         source, config, task = self.request.source, self.config, self.does
-        labelled = labelled_pictures(source, config, self.pictures, task, self.request.classes)
+        labelled = labelled_pictures(self, self.pictures)
         layout, labels, classes = labelled.layout, labelled.labels, labelled.classes
         entries = layout.entries
         if len(entries) < 2:
@@ -269,9 +249,6 @@ def read_images(path: str, shapes: Sequence[tuple[int, int, int]], most: int) ->
         shapes: (channels, height, width) that they may have; the first picture decides for all.
 
     Pictures in colour of which the greys are taken are named in a warning.
-
-    Raises:
-        DataError: there are no pictures, or one has another size.
     """
     with open_source(path) as source:
         entries = [entry for entry in source.entries if entry.suffix in PICTURES][:most]
@@ -335,11 +312,7 @@ def _decoded(
 
 
 def channels_first(images: np.ndarray, spec: str) -> np.ndarray:
-    """Pictures of an array as (N, C, H, W) uint8 of one or three channels.
-
-    Raises:
-        DataError: another shape, or numbers that are neither 0 to 255 nor 0 to 1.
-    """
+    """Pictures of an array as (N, C, H, W) uint8 of one or three channels."""
     if images.ndim == 3:
         images = images[..., None]
     if images.ndim == 4 and images.shape[-1] in (1, 3, 4):

@@ -15,42 +15,18 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, ClassVar, TypeVar
 
 from everyformer.core.config import NoOptions, field_defaults, from_dict
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
-from everyformer.core.tasks import (
-    LM,
-    MLM,
-    SEQ2SEQ,
-    TASKS,
-    TEXT,
-    Task,
-    tasks_called,
-)
+from everyformer.core.tasks import LM, MLM, SEQ2SEQ, TASKS, TEXT, Task, tasks_called
 from everyformer.data.builtins import BUILTINS
-from everyformer.data.config import (
-    GROUPS,
-    DataConfig,
-    Groups,
-    named_values,
-)
+from everyformer.data.config import ELSEWHERE, SHARED, TABLE, DataConfig, named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.layout import find_layout, without_notes
-from everyformer.data.options import (
-    DataOptions,
-    EncodingOptions,
-    LengthOptions,
-    MaskOptions,
-    PartOptions,
-    PluginOptions,
-    SharedOptions,
-    TableOptions,
-    TokenOptions,
-)
-from everyformer.data.pair_columns import holds_two_texts
 from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
@@ -59,24 +35,13 @@ from everyformer.data.tokenizers.base import Tokenizer
 
 OF_PAIRS = ("source_column", "target_column")
 OF_LABELS = ("label_column", "unlabelled")
+"""options of tables of pairs, and of labelled ones"""
 T = TypeVar("T", bound=str)
 
 
 class Request:
-    """Request for the data of a run, as it was said; the end of a ``with`` block closes the source.
-
-    Args:
-        config: source, lengths, held-out part and the options of all kinds.
-        word: a task by its name, or classify or regress; None: the natural one.
-        able: the tasks that the model has (default: all), the one that is preferred first.
-        tokenizer: a finished run's, in place of the one that ``config`` names.
-        sides: what a finished run translates from and to, by the names of its data.
-        classes: those of a finished run, of which these data may have some alone.
-        stored: what a run has said of its data, of which nothing is said anew.
-
-    Raises:
-        ConfigError: there is no such task.
-    """
+    """Request for the data of a run, as it was said (see `load_dataset`); the end of a ``with``
+    block closes the source."""
 
     def __init__(
         self,
@@ -109,12 +74,7 @@ class Request:
 
     @cached_property
     def source(self) -> Source:
-        """The files, opened when they are first looked at.
-
-        Raises:
-            DataError: they are missing, empty or unreadable.
-            UnknownNameError: a built-in was meant, and its name misspelt.
-        """
+        """The files, opened when they are first looked at."""
         spec = self.config.source
         if spec.replace("-", "").replace("_", "").isalnum() and not os.path.exists(spec):
             error = unknown("data source", spec, BUILTINS)
@@ -145,8 +105,10 @@ class Kind(ABC):
 
     name: ClassVar[str]
     """the data in refusals"""
-    reads: Groups = ()
-    """classes of options that mean something to it"""
+    reads: tuple[str, ...] = ()
+    """fields of `DataConfig` that mean something to it, besides those of all data"""
+    why: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """option -> the end of its refusal, where that is another than in `ELSEWHERE`"""
     alone: str = ""
     """the end of a refusal of all other options, those too that most kinds pass over"""
     Options: ClassVar[type] = NoOptions
@@ -192,44 +154,36 @@ class Kind(ABC):
         return self.name
 
     def check(self) -> None:
-        """Refuse options that mean nothing to this kind.
-
-        Raises:
-            ConfigError: the first of them, and the data that it is for; options of another
-                package's kind that are unknown, or of another type.
-        """
-        foreign = self.Options is not NoOptions
-        reads = (*self.reads, PluginOptions) if foreign else self.reads
-        for group in GROUPS:
-            # a run's tokenizer comes with it, whatever data it is for
-            given = group is TokenOptions and self.request.tokenizer is not None
-            if group not in reads and not given:
-                self.refuse(group)
-        if MaskOptions in reads and self.does.predicts != "hidden":
-            self.refuse(MaskOptions)
+        """Refuse options that mean nothing to this kind, and unknown ones of its own."""
+        reads = {*SHARED, *self.reads}
+        if self.Options is not NoOptions:
+            reads.add("options")
+        # a run's tokenizer comes with it, whatever data it is for
+        if self.request.tokenizer is not None:
+            reads.add("tokenizer")
+        if "mask_rate" in reads and self.does.predicts != "hidden":
+            reads.remove("mask_rate")
+        self.refuse(name for name in field_defaults(DataConfig) if name not in reads)
         values = named_values(self.config.options, "--data.options")
         self.options = from_dict(self.Options, values, "--data.options ")
 
-    def refuse(self, group: type[DataOptions], names: Iterable[str] = ()) -> None:
-        """Refuse options of a class, or some ``names`` of them, that are said anew and mean nothing
-        here; those of a run that is gone on with or measured are passed over."""
-        if why := self.alone or group.elsewhere:
-            before = self.request.stored
-            new = (
-                name
-                for name in names or group.names()
-                if before is None or getattr(self.config, name) != getattr(before, name)
-            )
-            refuse(self.config, new, self.called, why)
+    def refuse(self, names: Iterable[str], data: str = "", why: str = "") -> None:
+        """Refuse options that are set and mean nothing to ``data``, or to this kind, which passes
+        those over that a run has which is gone on with or measured."""
+        defaults = field_defaults(DataConfig)
+        stored = defaults if data or self.request.stored is None else vars(self.request.stored)
+        for name in names:
+            value = getattr(self.config, name)
+            end = why or self.alone or self.why.get(name) or ELSEWHERE.get(name)
+            if end and value not in (defaults[name], stored[name]):
+                option = f"--data.{name.replace('_', '-')}"
+                raise ConfigError(f"{option} has no meaning for {data or self.called}{end}")
 
 
 class TextFiles(Kind):
     """Base of the kinds of text, which one source may be: its task decides."""
 
-    reads: Groups = (
-        *(SharedOptions, PartOptions, TokenOptions, LengthOptions, TableOptions),
-        EncodingOptions,
-    )
+    reads: tuple[str, ...] = ("tokenizer", "length", "part", "header", "separator", "encoding")
 
     @property
     def task(self) -> str:
@@ -243,28 +197,16 @@ class TextFiles(Kind):
         endings = {entry.suffix for entry in without_notes(self.request.source.entries)}
         data = f"'{self.config.source}'"
         if not endings <= TABLES:
-            refuse(self.config, TableOptions.names(), data, TableOptions.elsewhere)
+            self.refuse(TABLE, data, ELSEWHERE["header"])
         if not endings & DELIMITED:
-            refuse(self.config, ("header", "separator"), data, ", whose columns have names")
+            self.refuse(("header", "separator"), data, ", whose columns have names")
         if endings <= PARQUET:
-            refuse(self.config, ("encoding",), data, ", which tells its own")
+            self.refuse(("encoding",), data, ", which tells its own")
         super().check()
 
 
-def refuse(config: DataConfig, names: Iterable[str], data: str, why: str) -> None:
-    """Refuse options that mean nothing to ``data``, where they are not at their defaults."""
-    defaults = field_defaults(DataConfig)
-    for name in names:
-        if getattr(config, name) != defaults[name]:
-            raise ConfigError(f"--data.{name.replace('_', '-')} has no meaning for {data}{why}")
-
-
 def _natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> str:
-    """The first task of those that a text serves which is among ``able``.
-
-    Raises:
-        DataError: a table that may be pairs or labelled texts, and nothing says which.
-    """
+    """The first task of those that a text serves which is among ``able``."""
     entries = without_notes(source.entries)
     plain = (LM, MLM)
     if all(entry.suffix in TABLES for entry in entries):
@@ -286,20 +228,10 @@ def first_served(served: Sequence[T], able: Sequence[str]) -> T:
 
 def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
     """The natural task of a table whose header names no two sides."""
-    chosen = config.text_column is not None or config.label_column is not None
-    pairs = table.width == 2 and not chosen
-    if pairs and not names_labels(table) and all(TASKS[task].encodes for task in able):
-        return SEQ2SEQ
-    if pairs and holds_two_texts(table):
-        first, second = table.names or ("1", "2")
-        raise DataError(
-            f"{table.where} has two columns of text"
-            + (f" ({first}, {second})" if table.names else " and no header")
-            + f": pairs to translate take --task {SEQ2SEQ} (with --data.source-column {first} "
-            f"--data.target-column {second}), a label takes --data.label-column {second}, and to "
-            f"learn a text itself takes --task lm --data.text-column {first}"
-        )
     if all(TASKS[task].encodes for task in able):
+        chosen = config.text_column or config.label_column
+        if table.width == 2 and not chosen and not names_labels(table):
+            return SEQ2SEQ
         raise DataError(
             f"{table.where} has {table.columns}, and a member that only translates takes pairs: "
             "choose their columns with --data.source-column and --data.target-column"
@@ -307,18 +239,9 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
     if config.label_column is not None:
         # a model without this task is refused by name
         return TEXT
-    return first_served((TEXT, LM, MLM) if _holds_labels(table, config) else (LM, MLM), able)
-
-
-def _holds_labels(table: Table, config: DataConfig) -> bool:
-    """True where a table shows labels by its names.
-
-    A CSV that shows none is taken to have some, so that the user is asked for their column, unless
-    its text column is chosen or it has no other.
-    """
-    return names_labels(table) or (
-        table.marked_up and table.width > 1 and config.text_column is None
-    )
+    # of a CSV that shows no label its column is asked for, unless the text is chosen or alone
+    asked = table.marked_up and table.width > 1 and config.text_column is None
+    return first_served((TEXT, LM, MLM) if asked or names_labels(table) else (LM, MLM), able)
 
 
 def _holds_class_folders(source: Source) -> bool:

@@ -44,15 +44,11 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayo
     A folder common to all is set aside first, so `parts` start at the split's inside or, without a
     split, at the class. With both valid and test, test stays unread; ``part`` chooses another part
     to hold out, by its word (test), by a folder or by a file's name without its ending.
-
-    Raises:
-        DataError: there is no such part, or nothing else.
     """
     core = without_notes(entries)
     level = core
     while True:
-        groups = _by_folder(level) or _by_name(level)
-        if groups:
+        if groups := _groups(level):
             return _split(groups, part)
         if len({e.parts[0] for e in level}) > 1 or min(len(e.parts) for e in level) < 2:
             break
@@ -80,26 +76,21 @@ Groups = dict[str, tuple[str, list[Entry]]]
 """train, validation, test -> (the source's word, entries)."""
 
 
-def _by_folder(entries: Sequence[Entry]) -> Groups | None:
+def _groups(entries: Sequence[Entry]) -> Groups | None:
+    """Entries by what their folders or else their names say, if all say something and some are for
+    training."""
     inside = [entry for entry in entries if len(entry.parts) > 1]
-    words = [entry.parts[0] for entry in inside]
-    below = [replace(entry, parts=entry.parts[1:]) for entry in inside]
-    return _grouped(words, "{}/", below)
-
-
-def _by_name(entries: Sequence[Entry]) -> Groups | None:
+    folders = [(entry.parts[0], replace(entry, parts=entry.parts[1:])) for entry in inside]
     words = [() if len(entry.parts) > 1 else (*_words(entry.parts[0]),) for entry in entries]
-    return _grouped([each[0] if len(each) == 1 else "" for each in words], "{} files", entries)
-
-
-def _grouped(words: Sequence[str], form: str, entries: Sequence[Entry]) -> Groups | None:
-    """Entries by what their words say, if all say something and some are for training."""
-    groups: Groups = {}
-    for word, entry in zip(words, entries, strict=True):
-        if word.lower() not in SPLITS:
-            return None
-        groups.setdefault(SPLITS[word.lower()], (form.format(word), []))[1].append(entry)
-    return groups if "train" in groups and len(groups) > 1 else None
+    names = [(w[0] if len(w) == 1 else "", entry) for w, entry in zip(words, entries, strict=True)]
+    for form, named in (("{}/", folders), ("{} files", names)):
+        groups: Groups = {}
+        for word, entry in named:
+            part = SPLITS.get(word.lower(), "")
+            groups.setdefault(part, (form.format(word), []))[1].append(entry)
+        if "" not in groups and "train" in groups and len(groups) > 1:
+            return groups
+    return None
 
 
 def _split(groups: Groups, part: str | None) -> SourceLayout:
@@ -140,9 +131,6 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
     """The entries that lie in a class's folder, and how many lie elsewhere.
 
     ``parts[0]`` of each entry is its class.
-
-    Raises:
-        DataError: there are no folders.
     """
     train, held_out = (
         None if part is None else tuple(e for e in part if len(e.parts) > 1)
@@ -158,11 +146,7 @@ def class_entries(source: Source, layout: SourceLayout) -> tuple[SourceLayout, i
 
 
 def class_names(labels: Iterable[str], validation: Iterable[str], where: str) -> tuple[str, ...]:
-    """The classes in order, by value when all are whole numbers.
-
-    Raises:
-        DataError: fewer than two classes, or one that only the held-out part has.
-    """
+    """The classes in order, by value when all are whole numbers."""
     names = set(labels)
     missing = sorted(set(validation) - names)
     if missing:

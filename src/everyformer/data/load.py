@@ -4,15 +4,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import isabstract
+from typing import ClassVar
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.plugins import loaded, offer_of, own_classes
 from everyformer.data.builtins import BUILTINS
-from everyformer.data.config import DataConfig
+from everyformer.data.config import UNFIT, DataConfig
 from everyformer.data.dataset import Dataset
-from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles, refuse
+from everyformer.data.kind import OF_LABELS, OF_PAIRS, Kind, Request, TextFiles
 from everyformer.data.masking import masked
-from everyformer.data.options import MaskOptions, PackingOptions, ParallelOptions
 from everyformer.data.sources import ARRAYS, PICTURES
 from everyformer.data.text import load_text
 from everyformer.data.tokenizers.base import Tokenizer
@@ -23,7 +23,11 @@ class Text(TextFiles):
     """Text that is learned as it is, or with tokens hidden."""
 
     name = "text"
-    reads = (*TextFiles.reads, PackingOptions, MaskOptions)
+    reads = (*TextFiles.reads, "text_column", "packing", "mask_rate")
+    why: ClassVar = {
+        **dict.fromkeys(OF_PAIRS, UNFIT),
+        **dict.fromkeys(OF_LABELS, "; leave it out, or classify"),
+    }
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
@@ -44,8 +48,6 @@ class Text(TextFiles):
                 "the task lm or classify-text"
             )
         super().check()
-        refuse(self.config, OF_PAIRS, self.called, ParallelOptions.elsewhere)
-        refuse(self.config, OF_LABELS, self.called, "; leave it out, or classify")
 
     def load(self) -> Dataset:
         text = load_text(self.request.source, self.config, self.request.tokenizer)
@@ -98,11 +100,7 @@ def kinds(request: Request) -> Iterator[type[Kind]]:
 
 
 def recognised(request: Request) -> Kind:
-    """The data of a request, by its kind; options that mean nothing to it are refused.
-
-    Raises:
-        ConfigError, DataError: see `load_dataset`.
-    """
+    """The data of a request, by its kind; options that mean nothing to it are refused."""
     data = next(kind for kind in kinds(request) if kind.recognises(request))(request)
     data.check()
     return data
@@ -139,8 +137,7 @@ def load_dataset(
 
     Raises:
         ConfigError: an unknown built-in, task or option.
-        DataError: the source is missing, unreadable, too short, or not fit for the task; a table
-            may be labelled text or pairs, and nothing says which.
+        DataError: the source is missing, unreadable, too short, or not fit for the task.
         MissingExtraError: pillow, scikit-learn, pyarrow or tokenizers is needed and not installed.
     """
     with Request(config, task, able, tokenizer, sides, classes, stored) as request:

@@ -6,16 +6,14 @@ token is the tokenizer's, or else one id more than it has, the last. Separators 
 never chosen. A row in which chance chose nothing hides the token that came nearest to being chosen.
 
 Training draws anew at every step, from (seed, step) alone; a validation window always hides the
-same tokens. With ``mask_words`` words are chosen, each with probability r, and then all their
-tokens: runs of letters, digits and their marks; everything else is a word by itself.
+same tokens.
 
-Source: Devlin et al. 2018, arXiv 1810.04805, 3.1; whole words as in google-research/bert. There 15%
-of a row's tokens are chosen, rounded; in this module each by itself, so that 15% is a mean.
+Source: Devlin et al. 2018, arXiv 1810.04805, 3.1. There 15% of a row's tokens are chosen, rounded;
+in this module each by itself, so that 15% is a mean.
 """
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -33,7 +31,6 @@ from everyformer.data.dataset import Dataset
 from everyformer.data.selection import Draws, spread
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
-from everyformer.data.tokenizers.package import HubTokenizer
 
 if TYPE_CHECKING:
     from everyformer.genes.config import ModelConfig
@@ -53,11 +50,9 @@ class MaskedTextDataset(Dataset):
     text: TextDataset
     """Where the windows come from."""
     rate: float
-    """Probability that a token, or a word, is chosen."""
+    """Probability that a token is chosen."""
     seed: int
     """The data's seed, which the validation part's masks follow from."""
-    words: tuple[np.ndarray, np.ndarray] | None
-    """(V,) flags of tokens that begin, and that end, inside a word; None hides single tokens."""
 
     @property
     def mask_token(self) -> int:
@@ -99,11 +94,7 @@ class MaskedTextDataset(Dataset):
         free = tokens != self._separator
         if able is not None:
             free &= able
-        units = np.broadcast_to(np.arange(tokens.shape[1]), tokens.shape)
-        if self.words is not None:
-            units = word_numbers(tokens, *self.words)
-        draws = np.take_along_axis(random.uniform(tokens.shape[1]), units, axis=1)
-        draws = np.where(free, draws, 1.0)
+        draws = np.where(free, random.uniform(tokens.shape[1]), 1.0)
         least = draws.min(axis=1, keepdims=True)
         chosen = free & ((draws < self.rate) | (draws == least))
         fate = random.uniform(tokens.shape[1])
@@ -130,18 +121,9 @@ class MaskedTextDataset(Dataset):
 
 
 def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
-    """The corpus ``text`` with hidden tokens.
-
-    Raises:
-        DataError: it is no corpus of real text; its tokenizer does not separate words.
-    """
+    """The corpus ``text`` with hidden tokens."""
     if not isinstance(text, TextDataset) or text.tokenizer is None:
         raise DataError(f"{text.name} is no text whose tokens could be hidden (task mlm)")
-    if config.mask_words and isinstance(text.tokenizer, HubTokenizer):
-        raise DataError(
-            "'data.mask_words' reads off each token's text where words begin, which those of a "
-            "converted checkpoint do not tell: leave it out"
-        )
     facts: dict[str, Any] = {"rate": config.mask_rate, "seed": config.seed}
     return MaskedTextDataset(
         name=text.name,
@@ -150,34 +132,11 @@ def masked(text: Dataset, config: DataConfig) -> MaskedTextDataset:
         vocabulary=text.tokenizer.vocabulary + (text.tokenizer.mask is None),
         length=text.length,
         split=text.split,
-        fingerprint=digest(text.fingerprint, "masked", config.mask_words, facts),
+        fingerprint=digest(text.fingerprint, "masked", False, facts),
         tokenizer=text.tokenizer,
         text=text,
-        words=word_flags(text.tokenizer) if config.mask_words else None,
         **facts,
     )
-
-
-def word_flags(tokenizer: Tokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Two flags for each token: its first, and its last, character belongs to a word."""
-    texts = [tokenizer.decode([token]) for token in range(tokenizer.vocabulary)]
-    begins = [_in_word(text[:1]) for text in texts]
-    ends = [_in_word(text[-1:]) for text in texts]
-    return np.array(begins), np.array(ends)
-
-
-def _in_word(character: str) -> bool:
-    # a part of a character's bytes decodes to U+FFFD; in text those are mostly letters
-    if character in ("_", "\ufffd"):
-        return True
-    return bool(character) and unicodedata.category(character)[0] in "LNM"
-
-
-def word_numbers(tokens: np.ndarray, begins: np.ndarray, ends: np.ndarray) -> np.ndarray:
-    """(B, L) which word of its row each token belongs to, counted from 0."""
-    joined = ends[tokens[:, :-1]] & begins[tokens[:, 1:]]
-    first = np.zeros((len(tokens), 1), dtype=np.int64)
-    return np.concatenate((first, np.cumsum(~joined, axis=1)), axis=1)
 
 
 def ends_of(tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -6,11 +6,12 @@ the target is scored (a source ends so too, as in Marian and tensor2tensor).
 
 import itertools
 from array import array
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -24,8 +25,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.corpus import tokenizer_kind
 from everyformer.data.counting import ROWS, counted_loss
 from everyformer.data.dataset import Dataset
-from everyformer.data.kind import OF_LABELS, Request, TextFiles, refuse
-from everyformer.data.options import ParallelOptions
+from everyformer.data.kind import OF_LABELS, OF_PAIRS, Request, TextFiles
 from everyformer.data.pairs import SentencePairs
 from everyformer.data.selection import spread, told_copies
 from everyformer.data.text import encode_prompt
@@ -176,25 +176,18 @@ class ParallelText(TextFiles):
     """Sentences with their translations, in pairs of files or in tables."""
 
     name = "parallel text"
-    reads = (*TextFiles.reads, ParallelOptions)
+    reads = (*TextFiles.reads, *OF_PAIRS, "languages", "tokens")
+    why: ClassVar = dict.fromkeys(
+        ("text_column", *OF_LABELS),
+        "; choose the columns of pairs with --data.source-column and --data.target-column",
+    )
 
     @classmethod
     def recognises(cls, request: Request) -> bool:
         return request.text_task.reads == cls.name
 
-    def check(self) -> None:
-        super().check()
-        why = "; choose the columns of pairs with --data.source-column and --data.target-column"
-        refuse(self.config, ("text_column", *OF_LABELS), self.called, why)
-
     def load(self) -> ParallelDataset:
-        """Pairs of sentences, encoded once into the cache.
-
-        Raises:
-            DataError: files without partner or of different length, an empty line, not UTF-8, a
-                tokenizer without an end token, no pair short enough.
-            ConfigError: options that contradict each other.
-        """
+        """Pairs of sentences, encoded once into the cache."""
         source, config, tokenizer = self.request.source, self.config, self.request.tokenizer
         tokenizer_kind(config, tokenizer)
         if tokenizer is not None and tokenizer.separator is None:
@@ -252,11 +245,7 @@ class ParallelText(TextFiles):
 
 
 def encode_source(tokenizer: Tokenizer, text: str) -> Tensor:
-    """(S,) int64 tokens of a sentence to translate, with its end token.
-
-    Raises:
-        DataError: characters that the vocabulary lacks.
-    """
+    """(S,) int64 tokens of a sentence to translate, with its end token."""
     return encode_prompt(tokenizer, text.strip() + SEPARATOR)[0]
 
 
@@ -290,10 +279,14 @@ def _build(
     (folder / "references.json").write_text(to_json(references), encoding="utf-8")
     lengths = np.diff(bounds).reshape(-1, 2)[training:]
     size = sum(len(text.encode()) + 1 for text in references)
+    counts = f"{training:,} training and {count - training:,} validation pairs"
+    split = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
+    split += "".join(f"; {each}" for each in (pairs.table.notes if pairs.table else ()))
+    split += f"; {pairs.empty:,} empty pairs left out" * bool(pairs.empty)
     return {
         "training": training,
         "bytes_per_token": size / int(lengths[:, 1].sum()),
-        "split": _split(pairs, training, count - training) + copies,
+        "split": split + copies,
         "fingerprint": digest(checksum, training, fitted.to_dict()),
     }
 
@@ -309,39 +302,20 @@ def _sentences(pairs: SentencePairs, tokenizer: Tokenizer, count: int) -> Iterat
             bar.update(len(chunk))
 
 
-def _split(pairs: SentencePairs, training: int, validation: int) -> str:
-    counts = f"{training:,} training and {validation:,} validation pairs"
-    note = f"{pairs.note}: {counts} from {' to '.join(pairs.languages)}"
-    if pairs.table is not None:
-        note += "".join(f"; {each}" for each in pairs.table.notes)
-    if pairs.empty:
-        note += f"; {pairs.empty:,} empty pairs left out"
-    return note
-
-
 def _even_cuts(lengths: np.ndarray, positions: int) -> np.ndarray:
     """Cuts into as few batches of at most ``positions`` as can be, evened out.
 
     Without that the last batch would be whatever is left over, down to a single pair.
-
-    Raises:
-        ConfigError: one pair alone has more positions.
     """
-    low, high = int(lengths.sum(1).max()), positions
-    if low > high:
+    low = int(lengths.sum(1).max())
+    if low > positions:
         raise ConfigError(
             f"the longest training pair has {low} positions, more than --data.tokens {positions}; "
             "give more tokens or a smaller --data.length"
         )
-    cuts = _cuts(lengths, high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        tried = _cuts(lengths, middle)
-        if len(tried) > len(cuts):
-            low = middle
-        else:
-            high, cuts = middle, tried
-    return cuts
+    fewest, limits = -len(_cuts(lengths, positions)), range(low + 1, positions)
+    at = bisect_left(limits, fewest, key=lambda limit: -len(_cuts(lengths, limit)))
+    return _cuts(lengths, limits[at] if at < len(limits) else positions)
 
 
 def _cuts(lengths: np.ndarray, limit: int) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Labels of pictures: classes by their folders, or classes or numbers by a table among them."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
@@ -8,17 +8,11 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import Task
-from everyformer.core.wording import counted
-from everyformer.data.classes import (
-    SHOWN,
-    classes_of,
-    numbers_of,
-    refuse_groups,
-    refuse_unlabelled,
-)
+from everyformer.core.wording import counted, listed
+from everyformer.data.classes import SHOWN, refuse_groups, refuse_unlabelled, targets_of
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FILES
-from everyformer.data.kind import refuse
+from everyformer.data.kind import Kind
 from everyformer.data.layout import SourceLayout, class_entries, find_layout, without_notes
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import TABLES, Table
@@ -28,11 +22,13 @@ from everyformer.data.tables import (
     TableReader,
     names_labels,
     open_table,
-    picture_reader,
+    require,
+    with_group,
 )
 
-METADATA = "metadata"
-"""what a table is called that is meant among others"""
+METADATA, FILES_NAMED = "metadata", "file_name"
+"""what a table is called that is meant among others, and its column of pictures"""
+TOP = PurePosixPath()
 
 
 @dataclass(frozen=True)
@@ -47,26 +43,6 @@ class LabelledPictures:
     """half a sentence each, on what was read and left aside"""
     groups: np.ndarray | None = None
     """(pictures,) of each picture, where pictures are split by groups"""
-
-
-class PictureNames(dict[str, list[str]]):
-    """The names of pictures by the ends of their paths, with the file's ending and without."""
-
-    def __init__(self, pictures: Sequence[Entry]) -> None:
-        super().__init__()
-        self.whole = {entry.name for entry in pictures}
-        for entry in pictures:
-            path = PurePosixPath(entry.name)
-            for parts in (path.parts, path.with_suffix("").parts):
-                for first in range(len(parts)):
-                    self.setdefault("/".join(parts[first:]), []).append(entry.name)
-
-    def find(self, cell: str, table: Entry) -> list[str]:
-        """Those that a cell may mean: by the path from the table, else in the source, else by the
-        end of the path."""
-        name = str(PurePosixPath(cell.strip().replace("\\", "/")))
-        near = str(PurePosixPath(table.name).parent / name)
-        return next(([path] for path in (near, name) if path in self.whole), self.get(name, []))
 
 
 def tables_among(source: Source) -> list[Entry]:
@@ -85,29 +61,18 @@ def natural_task(source: Source, config: DataConfig, pictures: Sequence[Entry]) 
     tables = tables_among(source)
     if len(tables) != 1:
         return "pixels"
-    table, names = open_table(source, config, tables[0]), PictureNames(pictures)
-    labelled = names_labels(table) and _file_column(table, names)[1] > 0
+    table = open_table(source, config, tables[0])
+    labelled = names_labels(table) and _file_column(table) is not None
     return "classify-image" if labelled else "pixels"
 
 
-def labelled_pictures(
-    source: Source,
-    config: DataConfig,
-    pictures: Sequence[Entry],
-    task: Task,
-    known: Sequence[str] = (),
-) -> LabelledPictures:
-    """The classes or numbers of pictures that ``task`` needs.
+def labelled_pictures(data: Kind, pictures: Sequence[Entry]) -> LabelledPictures:
+    """The classes or numbers of pictures that their task needs.
 
     A table is read where numbers are predicted, where --data.label-column chooses of it, and where
-    classes are needed that folders do not show (one folder alone shows none). ``known``: classes of
-    a run, of which there may be some alone.
-
-    Raises:
-        ConfigError: ``labels`` for a classifier; options of tables where none is read; columns.
-        DataError: no classes or numbers where they are needed, or not such; a table that does not
-            fit the pictures.
+    classes are needed that folders do not show (one folder alone shows none).
     """
+    source, config, task = data.request.source, data.config, data.does
     layout = find_layout(pictures, config.part)
     check_labels(config, task)
     needed = task.answers or config.labels
@@ -127,9 +92,9 @@ def labelled_pictures(
     folders = {entry.parts[0] for entry in layout.train if len(entry.parts) > 1}
     by_table = config.label_column is not None or task.measures or len(folders) < 2
     if needed and by_table and tables:
-        return _by_table(source, config, pictures, task, known)
+        return _by_table(data, pictures, tables)
     refuse_groups(config, f"no table is read of '{source.spec}'")
-    refuse(config, ("header", "separator"), f"'{source.spec}'", ", of which no table is read")
+    data.refuse(("header", "separator"), f"'{source.spec}'", ", of which no table is read")
     notes: list[str] = []
     if needed:
         layout, loose = class_entries(source, layout)
@@ -142,7 +107,7 @@ def labelled_pictures(
     if not needed:
         return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), notes)
     shown = [entry.parts[0] for entry in layout.entries]
-    return LabelledPictures(layout, *_classes(shown, layout, None, source, config, known), notes)
+    return LabelledPictures(layout, *_targets(data, shown, layout, None), notes)
 
 
 def check_labels(config: DataConfig, task: Task) -> None:
@@ -154,36 +119,38 @@ def check_labels(config: DataConfig, task: Task) -> None:
         )
 
 
-def _by_table(
-    source: Source,
-    config: DataConfig,
-    pictures: Sequence[Entry],
-    task: Task,
-    known: Sequence[str] = (),
-) -> LabelledPictures:
+def _by_table(data: Kind, pictures: Sequence[Entry], tables: Sequence[Entry]) -> LabelledPictures:
     """Classes or numbers by a table; pictures that it does not name are left aside."""
-    names, tables = PictureNames(pictures), tables_among(source)
+    source, config = data.request.source, data.config
     folders = {PurePosixPath(entry.name).parent for entry in tables}
     alike = {PurePosixPath(entry.name).name for entry in tables}
     if len(folders) < len(tables) or len(alike) > 1:
-        listed = ", ".join(entry.name for entry in tables[:SHOWN])
+        called = ", ".join(entry.name for entry in tables[:SHOWN])
         raise DataError(
-            f"'{source.spec}' has {len(tables)} tables beside its pictures, {listed}: call the one "
+            f"'{source.spec}' has {len(tables)} tables beside its pictures, {called}: call the one "
             f"that is meant {METADATA}{tables[0].suffix}, or leave only that"
         )
     table = open_table(source, config, tables[0])
-    files, fitting = _file_column(table, names)
+    files = _file_column(table)
     if files is None:
         raise DataError(
             f"{table.where} has {table.columns}, and none of them names the pictures in "
-            f"'{source.spec}'; give a column file_name with their paths"
+            f"'{source.spec}'; give a column {FILES_NAMED} with their paths"
         )
-    measures = task.measures
-    reader = picture_reader(source, config, table, files, NUMBER if measures else LABEL)
+    role = NUMBER if data.does.measures else LABEL
+    label = role.find(table, config, files)
+    # the other of two columns
+    [label] = require(table, {role: 1 - files if label is None and table.width == 2 else label})
+    if label == files:
+        raise ConfigError(
+            f"{table.column(files)} of {table.where} names the pictures; choose another column "
+            f"with {role.flag}"
+        )
+    columns = with_group(table, config, (files, label))
+    reader = TableReader(source, config, table, columns, ("pictures", "label"))
+    names = dict.fromkeys(entry.name for entry in pictures)
     labels, group_of, empty = _table_labels(reader, tables, names)
     notes = list(reader.notes)
-    if fitting and not (table.names and table.names[files].lower() in FILES):
-        notes.append(f"{table.column(files)} holds the names of pictures")
     aside = [entry.name for entry in pictures if entry.name not in labels]
     if config.unlabelled == "refuse":
         refuse_unlabelled(empty[:SHOWN], len(empty), f"'{source.spec}'", "picture")
@@ -202,72 +169,57 @@ def _by_table(
     texts = [labels[entry.name] for entry in layout.entries]
     grouped = config.group_column is not None
     groups = np.array([group_of[entry.name] for entry in layout.entries]) if grouped else None
-    if measures:
-        column = table.column(reader.indices[1])
-        numbers = numbers_of(texts, f"{column} of {table.where}")
-        return LabelledPictures(layout, numbers, (), notes, groups)
-    ids = _classes(texts, layout, reader, source, config, known)
-    return LabelledPictures(layout, *ids, notes, groups)
+    return LabelledPictures(layout, *_targets(data, texts, layout, reader), notes, groups)
 
 
-def _classes(
-    labels: Sequence[str],
-    layout: SourceLayout,
-    reader: TableReader | None,
-    source: Source,
-    config: DataConfig,
-    known: Sequence[str],
+def _targets(
+    data: Kind, labels: Sequence[str], layout: SourceLayout, reader: TableReader | None
 ) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Class ids of the layout's pictures by their labels, and the names of the classes."""
+    """Class ids of the layout's pictures by their labels, and the classes; or numbers."""
     codes = {label: code for code, label in enumerate(dict.fromkeys(labels))}
     coded = np.array([codes[label] for label in labels], dtype=np.int64)
-    held_out = np.arange(len(labels)) >= len(layout.train)
-    sure = config.label_column is not None
-    ids, classes = classes_of(codes, coded, held_out, reader, source.spec, sure, known)
-    return ids, tuple(classes)
+    return targets_of(data, codes, coded, np.arange(len(labels)) >= len(layout.train), reader)
 
 
-def _file_column(table: Table, names: PictureNames) -> tuple[int | None, int]:
-    """The column that names pictures, and how many of the first rows' cells there are names.
-
-    That with most of them; of none, the first that is called like one of file names.
-    """
-    found = [
-        (sum(bool(cell.strip() and names.find(cell, table.entry)) for cell in cells), name in FILES)
-        for cells, name in zip(
-            zip(*table.sample, strict=True), table.lower or [""] * table.width, strict=True
+def _file_column(table: Table) -> int | None:
+    """The column that names pictures: ``file_name``, or the only one that is called like it."""
+    known = [index for index, name in enumerate(table.lower) if name in FILES]
+    known = [index for index in known if table.lower[index] == FILES_NAMED] or known
+    if len(known) > 1:
+        raise DataError(
+            f"{table.where} has {len(known)} columns that could name the pictures, "
+            f"{listed([*map(table.column, known)])}: call the one that is meant {FILES_NAMED}"
         )
-    ]
-    best = max(found)
-    return (found.index(best), best[0]) if any(best) else (None, 0)
+    return known[0] if known else None
 
 
 def _table_labels(
-    reader: TableReader, tables: Sequence[Entry], names: PictureNames
+    reader: TableReader, tables: Sequence[Entry], pictures: Collection[str]
 ) -> tuple[dict[str, str], dict[str, str], list[str]]:
-    """Labels and groups by the names of pictures in the source, and the places of rows with an
-    empty label.
-
-    Raises:
-        DataError: rows whose picture is missing, may be one of several or was named before.
+    """Labels and groups by the paths of pictures, and the places of rows with an empty label. Rows
+    write a path from their table, or in the source, or a name that only one picture has.
     """
     labels: dict[str, str] = {}
     groups: dict[str, str] = {}
     lines: dict[str, str] = {}
     lost: list[str] = []
+    by_name: dict[str, list[str]] = {}
+    for path in pictures:
+        by_name.setdefault(PurePosixPath(path).name, []).append(path)
     spec = f"'{reader.source.spec}'"
     for entry in tables:
         for row in reader.rows(entry):
             place = row.at if len(tables) > 1 else row.line
             cell = row.label(0)
-            pictures = names.find(cell, entry) if cell else []
-            if not pictures:
+            ways = (str(folder / cell) for folder in (PurePosixPath(entry.name).parent, TOP))
+            fits = next(([way] for way in ways if way in pictures), by_name.get(cell, []))
+            if not fits:
                 lost.append(f"'{cell}' ({place})")
                 continue
-            if len(pictures) > 1:
-                several = ", ".join(pictures[:SHOWN])
+            if len(fits) > 1:
+                several = ", ".join(fits[:SHOWN])
                 raise DataError(f"{place}: '{cell}' may be {several}; write the path")
-            [name] = pictures
+            [name] = fits
             if name in labels:
                 raise DataError(
                     f"{place} names the picture '{name}' again, which {lines[name]} has named "

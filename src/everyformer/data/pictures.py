@@ -37,18 +37,11 @@ def survey(source: Source, entries: Sequence[Entry]) -> tuple[Counter[tuple[int,
 
 
 def opened(
-    source: Source,
-    entries: Sequence[Entry],
-    doing: str,
-    decode: bool = True,
-    quiet: bool = False,
+    source: Source, entries: Sequence[Entry], doing: str, decode: bool = True, quiet: bool = False
 ) -> Iterator[Any]:
     """Each picture, opened by pillow and, with ``decode``, decoded and set upright.
 
     ``quiet`` shows no progress.
-
-    Raises:
-        DataError: no picture, cut short, of fractions, or too large to be one in good faith.
     """
     image = pillow("reading pictures")
     from PIL import ImageOps

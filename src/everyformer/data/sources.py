@@ -7,6 +7,7 @@ desktop systems are passed over. Every failure to read is a `DataError` that nam
 
 from __future__ import annotations
 
+import codecs
 import glob
 import gzip
 import io
@@ -17,20 +18,14 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
+from encodings.aliases import aliases
 from pathlib import Path
 from typing import IO, Any
 
-from everyformer.core.errors import DataError
+from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.data.cache import digest
-from everyformer.data.encodings import (
-    LONGEST_MARK,
-    MARK,
-    MARKS,
-    check_encoding,
-    encoding_of,
-)
 from everyformer.system.files import expanded
 
 CHUNK = 1 << 20
@@ -46,6 +41,15 @@ PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", "
 """endings of files of arrays, and of pictures"""
 PACKED = ".gz"
 LITTER = {"__MACOSX", "__pycache__", "Thumbs.db", "desktop.ini"}
+
+UTF8 = "utf-8"
+MARKS = {UTF8: codecs.BOM_UTF8, "utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}
+"""Encoding -> the byte-order mark that files in it may begin with."""
+LONGEST_MARK = max(map(len, MARKS.values()))
+MARK = "\ufeff"
+"""The mark as a character."""
+WITHOUT_ORDER = {"utf-8-sig": UTF8, "utf-16": "utf-16-le"}
+"""Codec that reads a mark by itself -> what it reads where there is none."""
 
 
 @dataclass(frozen=True)
@@ -178,9 +182,6 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
     """The lines of a text, with their ends; a byte-order mark is passed over.
 
     ``newline`` is as in `open`: which line ends count, and whether they stay as they are.
-
-    Raises:
-        DataError: it is in another encoding, with the line where that shows.
     """
     where = source.where(entry)
     encoding, _ = source.encoding_of(entry)
@@ -202,6 +203,26 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
             "is with --data.encoding (windows-1252, latin-1 ...), or convert it (iconv -f LATIN1 "
             "-t UTF-8)"
         ) from error
+
+
+def check_encoding(name: str) -> None:
+    """Refuse what is no encoding of text."""
+    try:
+        "".encode(name)
+    except (LookupError, ValueError) as error:
+        known = {name.replace("_", "-") for pair in aliases.items() for name in pair}
+        raise ConfigError(f"unknown encoding '{name}'; {nearest(name.lower(), known)}") from error
+
+
+def encoding_of(beginning: bytes, said: str | None) -> str:
+    """The codec of a file that begins so: the one that is ``said``, whose order of bytes a mark may
+    tell; else that of its mark, or UTF-8."""
+    marked = next((each for each, mark in MARKS.items() if beginning.startswith(mark)), UTF8)
+    if said is None:
+        return marked
+    codec = codecs.lookup(said).name
+    usual = WITHOUT_ORDER.get(codec, codec)
+    return marked if usual != codec and marked[:6] == codec[:6] else usual
 
 
 def open_source(spec: str, encoding: str | None = None) -> Source:
@@ -312,37 +333,33 @@ def _glob(spec: str) -> Source:
 
 
 def _zip(spec: str, path: Path) -> Source:
-    with reading(f"'{spec}'"):
-        archive = zipfile.ZipFile(path)
-    try:
-        return _read_directory(spec, path, archive)
-    except BaseException:
-        archive.close()
-        raise
-
-
-def _read_directory(spec: str, path: Path, archive: zipfile.ZipFile) -> Source:
-    entries: list[Entry] = []
-    for info in archive.infolist():
-        path_inside = info.filename.replace("\\", "/")
-        parts = tuple(part for part in path_inside.split("/") if part not in ("", "."))
-        if ".." in parts or re.match(r"/|[A-Za-z]:/", path_inside):
-            raise DataError(
-                f"the zip '{spec}' names '{info.filename}', a path outside itself; such a zip is "
-                "not read. Pack the files again by relative paths"
-            )
-        if not parts or any(_is_litter(part) for part in parts):
-            continue
-        if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
-            *folders, name = parts
-            parts = (*folders, unpacked_name(name))
-            packed = parts[-1] != name
-            entries.append(Entry("/".join(parts), info.file_size, info, parts, packed))
-    _refuse_bomb(f"the zip '{spec}'", sum(entry.size for entry in entries), path.stat().st_size)
-    if not entries:
-        raise DataError(f"the zip '{spec}' holds no files; give one that does")
-    entries.sort(key=lambda e: e.parts)
-    return Source(spec, _once(spec, entries), archive=archive)
+    with ExitStack() as opened:
+        with reading(f"'{spec}'"):
+            archive = opened.enter_context(zipfile.ZipFile(path))
+        entries: list[Entry] = []
+        for info in archive.infolist():
+            inside = info.filename.replace("\\", "/")
+            parts = tuple(part for part in inside.split("/") if part not in ("", "."))
+            if ".." in parts or re.match(r"/|[A-Za-z]:/", inside):
+                raise DataError(
+                    f"the zip '{spec}' names '{info.filename}', a path outside itself; such a zip "
+                    "is not read. Pack the files again by relative paths"
+                )
+            if not parts or any(_is_litter(part) for part in parts):
+                continue
+            if not info.is_dir() and not stat.S_ISLNK(info.external_attr >> 16):
+                *folders, name = parts
+                parts = (*folders, unpacked_name(name))
+                packed = parts[-1] != name
+                entries.append(Entry("/".join(parts), info.file_size, info, parts, packed))
+        unpacked = sum(entry.size for entry in entries)
+        _refuse_bomb(f"the zip '{spec}'", unpacked, path.stat().st_size)
+        if not entries:
+            raise DataError(f"the zip '{spec}' holds no files; give one that does")
+        entries.sort(key=lambda e: e.parts)
+        source = Source(spec, _once(spec, entries), archive=archive)
+        opened.pop_all()
+        return source
 
 
 def _refuse_bomb(what: str, unpacked: int, packed: int) -> None:

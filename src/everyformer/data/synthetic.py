@@ -240,66 +240,49 @@ class WavesDataset(GeneratedDataset):
 
 
 def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
-    """The generated rows that ``config.source`` names, for ``task``.
-
-    Raises:
-        ConfigError: lengths, symbols and pairs that do not fit together.
-        DataError: listops of a length that its depth cannot reach.
-    """
+    """The generated rows that ``config.source`` names, for ``task``."""
+    source, measures = config.source, task.measures
     options: dict[str, Any] = {"length": config.length, "seed": config.seed}
-    rewrites = task.translates
+    facts: dict[str, Any] = {"kind": "text"}
+    parts: list[Any] = [options]
     kind: type[GeneratedDataset]
-    if rewrites:
-        kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
-        options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
-    elif config.source == "copy":
-        kind = CopyDataset
-        options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
-    elif config.source == "recall":
-        kind = RecallDataset
-        _require_recall(config)
-        options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
-    else:
-        kind = ListOpsDataset
+    if source == "waves":
+        kind, classes, values = WavesDataset, WAVES, np.linspace(FEWEST, MOST, 1001)
+        facts = {"kind": "series", "vocabulary": 256, "features": Spread((0.0,), (1.0,))}
+        parts = [*options.values()]
+    elif source == "listops":
+        # a value is nearly as likely as any other
+        kind, classes, values = ListOpsDataset, (*"0123456789",), np.arange(10.0)
         if config.length < 4:
             raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
-    measures = task.measures
-    named = rewrites or measures
+    elif task.translates:
+        kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
+        options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
+    elif source == "copy":
+        kind = CopyDataset
+        options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
+    else:
+        kind = RecallDataset
+        options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
+        _require_recall(config)
+    if task.answers:
+        facts |= {"numbers": Spread.of(values[:, None])} if measures else {"classes": classes}
+    if task.translates or measures or source == "waves":
+        parts.append(task.name)
+    what = "series" if source == "waves" else "sequences"
     dataset = kind(
-        name=config.source,
+        name=source,
         task=task.name,
-        kind="text",
-        classes=tuple("0123456789") if kind is ListOpsDataset and not measures else (),
-        # a value is nearly as likely as any other
-        numbers=Spread.of(np.arange(10)[:, None]) if measures else None,
-        split=f"generated without end; {HELD_OUT:,} validation sequences from other seeds",
-        fingerprint=digest(VERSION, config.source, options, *([task.name] if named else [])),
+        split=f"generated without end; {HELD_OUT:,} validation {what} from other seeds",
+        fingerprint=digest(VERSION, source, *parts),
+        **facts,
         **options,
     )
     if kind is ListOpsDataset:
         # lengths that no expression can have are refused at once, not in training
         dataset.train_batch(0, 1, 0)
     return dataset
-
-
-def load_waves(config: DataConfig, task: Task) -> WavesDataset:
-    """Waves of ``config.length`` steps, to classify by their shape or to count their periods."""
-    drawn = np.linspace(FEWEST, MOST, 1001)[:, None]
-    measures = task.measures
-    return WavesDataset(
-        name="waves",
-        task=task.name,
-        kind="series",
-        vocabulary=256,
-        classes=() if measures else WAVES,
-        features=Spread((0.0,), (1.0,)),
-        numbers=Spread.of(drawn) if measures else None,
-        split=f"generated without end; {HELD_OUT:,} validation series from other seeds",
-        fingerprint=digest(VERSION, "waves", config.length, config.seed, task.name),
-        length=config.length,
-        seed=config.seed,
-    )
 
 
 def _require_recall(config: DataConfig) -> None:

@@ -71,11 +71,7 @@ class Table(ABC):
         return f"the column{'s' * (self.width > 1)} {shown(self.names)}"
 
     def _sample(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take names, width and sample from the first rows, by the names of their columns.
-
-        Raises:
-            DataError: there are none.
-        """
+        """Take names, width and sample from the first rows, by the names of their columns."""
         if not rows:
             raise DataError(f"{self.where} holds no rows; give a table that does")
         self.names = tuple(dict.fromkeys(name for row in rows for name in row))
@@ -110,11 +106,7 @@ class Cells(NamedTuple):
         return self.table.column(self.columns[index])
 
     def text(self, index: int) -> str:
-        """A cell as text; nothing is an empty one.
-
-        Raises:
-            DataError: it is a number, a list ..., or half a surrogate pair.
-        """
+        """A cell as text; nothing is an empty one."""
         cell = self.values[index]
         if cell is None:
             return ""
@@ -140,11 +132,7 @@ class Cells(NamedTuple):
         return cell
 
     def label(self, index: int) -> str:
-        """A cell as the name of a class, less the space around; nothing is an empty one.
-
-        Raises:
-            DataError: it is a list or has fields.
-        """
+        """A cell as the name of a class, less the space around; nothing is an empty one."""
         cell = self.values[index]
         if isinstance(cell, list | dict | bytes):
             held = shortened(repr(cell), 60)
@@ -229,12 +217,7 @@ class ParquetTable(Table):
 
     @contextmanager
     def _opened(self) -> Iterator[Any]:
-        """The file, open for reading.
-
-        Raises:
-            MissingExtraError: pyarrow is not installed.
-            DataError: it is no Parquet, or damaged.
-        """
+        """The file, open for reading."""
         pyarrow = extra_module("pyarrow", "data", "reading Parquet")
         parquet = extra_module("pyarrow.parquet", "data", "reading Parquet")
         try:
@@ -245,11 +228,7 @@ class ParquetTable(Table):
 
 
 def _class_names(metadata: Mapping[bytes, bytes], where: str) -> dict[str, dict[Any, str | None]]:
-    """What the numbers of each `ClassLabel` mean, by column; -1 is none.
-
-    Raises:
-        DataError: datasets says it otherwise.
-    """
+    """What the numbers of each `ClassLabel` mean, by column; -1 is none."""
     try:
         said = from_json(metadata.get(b"huggingface", b"{}").decode())
         features = said.get("info", {}).get("features", {})

@@ -36,12 +36,8 @@ class Role:
         return self.option or f"--data.{self.name}-column"
 
     def chosen(self, table: Table, config: DataConfig) -> int | None:
-        """The column that the option names, by its name or else its number; None: unset.
-
-        Raises:
-            ConfigError: no column, or several, are called so.
-        """
-        value = config.columns.get(f"{self.name}_column")
+        """The column that the option names, by its name or else its number; None: unset."""
+        value = getattr(config, f"{self.name}_column")
         if value is None:
             return None
         names = table.lower
@@ -63,12 +59,7 @@ class Role:
         )
 
     def find(self, table: Table, config: DataConfig, taken: int | None = None) -> int | None:
-        """The column that is chosen, or else the only one, but ``taken``, whose name shows the
-        role.
-
-        Raises:
-            ConfigError: as in `chosen`; several names show it.
-        """
+        """The column that is chosen, or the only one but ``taken`` whose name shows the role."""
         if (index := self.chosen(table, config)) is not None:
             return index
         indices = [i for i, name in enumerate(table.lower) if name in self.known and i != taken]
@@ -88,12 +79,7 @@ GROUP = Role("group", option="--data.split group")
 
 
 def require(table: Table, found: dict[Role, int | None]) -> tuple[int, ...]:
-    """The columns of these roles, all of which must be known by now.
-
-    Raises:
-        ConfigError: one is not, with the options that choose it; of a table with numbers and no
-            text with what does such rows well.
-    """
+    """The columns of these roles, all of which must be known by now."""
     if missing := [role for role, index in found.items() if index is None]:
         value = "NAME" if table.names else "NUMBER"
         numeric = TEXT in missing and any(map(are_numbers, zip(*table.sample, strict=True)))
@@ -103,6 +89,7 @@ def require(table: Table, found: dict[Role, int | None]) -> tuple[int, ...]:
             f"{'them' if len(missing) > 1 else 'it'} with "
             f"{listed([f'{role.flag} {value}' for role in missing])}"
             f"{'' if table.names else ', from 1'}{FEATURES * numeric}"
+            f"{' (pairs to translate take --task seq2seq)' * (table.width == 2)}"
         )
     indices = tuple(index for index in found.values() if index is not None)
     if len({*indices}) < len(indices):
@@ -182,13 +169,20 @@ def open_table(source: Source, config: DataConfig, entry: Entry) -> Table:
 
 
 def labelled_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader:
-    """Reader of text and label, by the columns of ``entry``'s table.
-
-    Raises:
-        ConfigError: an option names no column; two columns could be meant, or none.
-    """
+    """Reader of text and label, by the columns of ``entry``'s table: chosen or obvious; a text may
+    be the other of two columns, unless it is numbers."""
     table = open_table(source, config, entry)
-    columns = with_group(table, config, labelled_columns(table, config))
+    if table.width < 2:
+        raise DataError(
+            f"{table.where} has {table.columns}; to classify takes two, a text and a label, and "
+            "to learn the text itself takes --task lm --data.text-column 1"
+        )
+    label = LABEL.find(table, config, TEXT.chosen(table, config))
+    text = TEXT.find(table, config, label)
+    if table.width == 2 and text is None and label is not None:
+        other = 1 - label
+        text = None if are_numbers(row[other] for row in table.sample) else other
+    columns = with_group(table, config, require(table, {LABEL: label, TEXT: text})[::-1])
     return TableReader(source, config, table, columns, ("text", "label"))
 
 
@@ -201,35 +195,8 @@ def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader
     return TableReader(source, config, table, require(table, {TEXT: text}), ("text",))
 
 
-def picture_reader(
-    source: Source, config: DataConfig, table: Table, files: int, role: Role
-) -> TableReader:
-    """Reader of names of pictures, in the column ``files``, and of their labels: chosen, obvious,
-    or the other of two columns.
-
-    Raises:
-        ConfigError: an option names no column, or that of the pictures; several could be meant, or
-            none.
-    """
-    label = role.find(table, config, files)
-    if label is None and table.width == 2:
-        label = 1 - files
-    [label] = require(table, {role: label})
-    if label == files:
-        raise ConfigError(
-            f"{table.column(files)} of {table.where} names the pictures; choose another column "
-            f"with {role.flag}"
-        )
-    columns = with_group(table, config, (files, label))
-    return TableReader(source, config, table, columns, ("pictures", "label"))
-
-
 def with_group(table: Table, config: DataConfig, columns: tuple[int, ...]) -> tuple[int, ...]:
-    """``columns``, and behind them that of the groups, where rows are split by groups.
-
-    Raises:
-        ConfigError: there is no such column, or it is one of ``columns``.
-    """
+    """``columns``, and behind them that of the groups, where rows are split by groups."""
     group = GROUP.chosen(table, config)
     if group in columns:
         raise ConfigError(
@@ -237,26 +204,6 @@ def with_group(table: Table, config: DataConfig, columns: tuple[int, ...]) -> tu
             f"give {GROUP.flag} another column"
         )
     return columns if group is None else (*columns, group)
-
-
-def labelled_columns(table: Table, config: DataConfig) -> tuple[int, ...]:
-    """Text and label: chosen or obvious; a text may be the other of two columns, unless it is
-    numbers.
-
-    Raises:
-        ConfigError: an option names no column; two columns could be meant, or none.
-    """
-    if table.width < 2:
-        raise DataError(
-            f"{table.where} has {table.columns}; to classify takes two, a text and a label, and "
-            "to learn the text itself takes --task lm --data.text-column 1"
-        )
-    label = LABEL.find(table, config, TEXT.chosen(table, config))
-    text = TEXT.find(table, config, label)
-    if table.width == 2 and text is None and label is not None:
-        other = 1 - label
-        text = None if are_numbers(row[other] for row in table.sample) else other
-    return require(table, {LABEL: label, TEXT: text})[::-1]
 
 
 def names_labels(table: Table) -> bool:

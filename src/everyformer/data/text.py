@@ -1,6 +1,7 @@
 """Text for language models: windows of one long row of tokens that stays on disk."""
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -17,12 +18,7 @@ from everyformer.core.errors import DataError
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import FORMAT, cache_root, cached, digest
 from everyformer.data.config import DataConfig
-from everyformer.data.corpus import (
-    Corpus,
-    Documents,
-    StreamEncoder,
-    tokenizer_kind,
-)
+from everyformer.data.corpus import Corpus, Documents, StreamEncoder, tokenizer_kind
 from everyformer.data.counting import counted_loss, sampled
 from everyformer.data.dataset import Dataset
 from everyformer.data.selection import spread
@@ -83,9 +79,6 @@ class TextDataset(Dataset):
         Row b of B streams begins at token b N / B of the N that there are, goes on from segment to
         segment and from the last token to the first. So every token is read equally often, none is
         dropped where segments do not divide them, and a segment is a function of its number.
-
-        Raises:
-            DataError: there is nothing to train on.
         """
         count = self.training_rows(len(self.train)) - 1
         starts = np.arange(size) * count // size + step * self.length
@@ -191,10 +184,6 @@ def load_text(
 
     Plain bytes are copied too: a file that is edited while it is read would give other tokens to
     later steps, and one that is cut short would end the process that has it mapped.
-
-    Raises:
-        DataError: binary, not UTF-8 where that is needed, either part shorter than a window, or one
-            document alone where several are to be packed.
     """
     kind = tokenizer_kind(config, tokenizer)
     spec = config.tokenizer if tokenizer is None else tokenizer.to_dict()
@@ -208,7 +197,7 @@ def load_text(
 
     folder, facts = cached(cache_root(config.cache), f"text-{key}", build, source.stamp)
     fitted = load_tokenizer(folder)
-    sizes = facts["train_tokens"], facts["validation_tokens"]
+    sizes, mark = (facts["train_tokens"], facts["validation_tokens"]), facts["fingerprint"]
     needed = config.length + 1
     if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
         raise DataError(
@@ -233,9 +222,7 @@ def load_text(
         length=config.length,
         bytes_per_token=facts["validation_bytes"] / sizes[1],
         split=_split(facts),
-        fingerprint=digest(facts["fingerprint"], "packed")
-        if config.packing
-        else facts["fingerprint"],
+        fingerprint=digest(mark, "packed") if config.packing else mark,
         tokenizer=fitted,
         train=train,
         validation=validation,
@@ -244,11 +231,7 @@ def load_text(
 
 
 def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
-    """(1, L) int64 tokens to continue; an empty prompt starts a text, a document, or else a line.
-
-    Raises:
-        DataError: characters that the vocabulary lacks.
-    """
+    """(1, L) int64 tokens to continue; an empty prompt starts a text, a document, or a line."""
     if not prompt:
         start = tokenizer.separator
         first = tokenizer.opening or (tokenizer.encode("\n") if start is None else [start])
@@ -291,22 +274,17 @@ def _encode(corpus: Documents, tokenizer: Tokenizer, folder: Path) -> dict[str, 
             tqdm(total=corpus.size, unit="B", unit_scale=True, desc="encoding", disable=None)
         )
 
-        def take(part: int, chunk: bytes, final: bool = False) -> None:
-            nonlocal unknown
-            ids = encoders[part].feed(chunk, final)
+        ends = ((False, None), (True, None))
+        for part, chunk in itertools.chain(corpus.parts(), ends):
+            ids = encoders[part].feed(chunk or b"", final=chunk is None)
             raw = ids.tobytes()
             hashes[part].update(raw)
+            files[part].write(raw)
             tokens[part] += len(ids)
-            sizes[part] += len(chunk)
+            sizes[part] += len(chunk or b"")
+            bar.update(len(chunk or b""))
             if part and isinstance(tokenizer, CharTokenizer):
                 unknown += int((ids == tokenizer.unknown).sum())
-            files[part].write(raw)
-            bar.update(len(chunk))
-
-        for held_out, chunk in corpus.parts():
-            take(int(held_out), chunk)
-        take(0, b"", final=True)
-        take(1, b"", final=True)
     return {
         "train_tokens": tokens[0],
         "validation_tokens": tokens[1],

@@ -16,7 +16,7 @@ from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted
-from everyformer.data.options import Header, Separator
+from everyformer.data.config import Header, Separator
 from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:

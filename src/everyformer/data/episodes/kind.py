@@ -26,7 +26,7 @@ from everyformer.core.errors import DataError
 from everyformer.core.tasks import tasks_that
 from everyformer.data.batch import IGNORED, WHOLE, Batch, Portion
 from everyformer.data.cache import digest
-from everyformer.data.config import DataConfig
+from everyformer.data.config import EPISODES, DataConfig
 from everyformer.data.counting import counted_loss
 from everyformer.data.dataset import Dataset, Spread
 from everyformer.data.episodes.episode import returns_to_go
@@ -35,7 +35,6 @@ from everyformer.data.episodes.minari_sets import MINARI
 from everyformer.data.episodes.spaces import Space
 from everyformer.data.episodes.trajectories import Statistics, Trajectories
 from everyformer.data.kind import Kind, Request
-from everyformer.data.options import EpisodeOptions, SharedOptions
 from everyformer.data.selection import held_out_draw, spread
 from everyformer.genes.model_options import EpisodeShape
 from everyformer.system.files import expanded
@@ -306,7 +305,7 @@ class Episodes(Kind):
     """Episodes that were recorded: a folder or file of trajectories, or a set of Minari's."""
 
     name = "episodes"
-    reads = (SharedOptions, EpisodeOptions)
+    reads = EPISODES
     alone = ", which are read --data.context steps at a time"
 
     @classmethod

@@ -28,11 +28,7 @@ def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
 
 
 def load_tokenizer(saved: str | Path | dict[str, Any]) -> Tokenizer:
-    """A tokenizer from `Tokenizer.to_dict`'s values, or from the folder it was saved in.
-
-    Raises:
-        DataError: no readable ``tokenizer.json``, or not the values of a tokenizer.
-    """
+    """A tokenizer from `Tokenizer.to_dict`'s values, or from the folder it was saved in."""
     where = "the tokenizer"
     if not isinstance(saved, dict):
         path = expanded(saved) / "tokenizer.json"
@@ -80,11 +76,7 @@ def _restored(saved: Any) -> Tokenizer:
 
 
 def require_same(run: Tokenizer | None, data: Tokenizer | None) -> None:
-    """Raise unless both give every text the same tokens.
-
-    Raises:
-        DataError: they differ; the message names both and what sets them apart.
-    """
+    """Raise unless both give every text the same tokens."""
     if run == data:
         return
     detail = ""

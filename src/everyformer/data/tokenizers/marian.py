@@ -142,11 +142,7 @@ class MarianTokenizer(Tokenizer):
 
 
 def restored(saved: Mapping[str, Any]) -> MarianTokenizer:
-    """The tokenizer that `MarianTokenizer.to_dict` described.
-
-    Raises:
-        DataError: as the class, or a model that is not written as it was.
-    """
+    """The tokenizer that `MarianTokenizer.to_dict` described."""
     models = {}
     for side in SIDES:
         try:

@@ -9,11 +9,7 @@ LARGEST_BPE = 1_000_000
 
 
 def tokenizer_parts(spec: str) -> tuple[str, int]:
-    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes, which auto is, chars and hub.
-
-    Raises:
-        ConfigError: an unknown kind, a missing or unreadable size, a vocabulary too small.
-    """
+    """``"bpe:8000"`` -> ``("bpe", 8000)``; the size is 0 for bytes (auto), chars and hub."""
     kind, colon, size = spec.partition(":")
     if kind not in ("auto", "bytes", "chars", "bpe", "hub"):
         known = ("bytes", "chars", "bpe:8000")

@@ -181,11 +181,7 @@ def _training_pieces(texts: Iterable[str]) -> Iterator[str]:
 
 
 def _understood(model: str) -> Any:
-    """The tokenizer that a file of the package is.
-
-    Raises:
-        DataError: it is none, or reads no text.
-    """
+    """The tokenizer that a file of the package is."""
     package = tokenizers_package()
     try:
         inner = package.Tokenizer.from_str(model)

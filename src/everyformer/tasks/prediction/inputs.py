@@ -19,11 +19,10 @@ from torch import Tensor
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import counted
 from everyformer.data.arrays import read_inputs, rows_for
-from everyformer.data.config import DataConfig
+from everyformer.data.config import DataConfig, Header, Separator
 from everyformer.data.delimited import DelimitedTable
 from everyformer.data.headers import decimal_commas
 from everyformer.data.layout import without_notes
-from everyformer.data.options import Header, Separator
 from everyformer.data.pictures import opened, pillow, pixels_of
 from everyformer.data.sources import ARRAYS, PICTURES, Entry, Source, open_source, text_lines
 from everyformer.data.table import TABLES, Cells, JsonTable, Table

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
-from everyformer.data.options import Header, Separator
+from everyformer.data.config import Header, Separator
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.models.base import Model
 from everyformer.tasks.prediction.inputs import Reading, array_inputs
