@@ -39,7 +39,6 @@ from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import Kind, Request
-from everyformer.data.options import LengthOptions, SharedOptions
 from everyformer.data.selection import spread
 from everyformer.genes.config import ModelConfig
 from everyformer.models.base import Model
@@ -72,7 +71,7 @@ class DatedSeries(Kind):
     """CSV files with the columns unique_id, ds and y."""
 
     name = "dated-series"
-    reads = (SharedOptions, LengthOptions)
+    reads = ("length",)
     task = "forecast-series"
     Options = ForecastOptions
 

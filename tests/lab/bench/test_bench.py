@@ -1,6 +1,7 @@
 """Points of a benchmark: numbers that follow from the work, and every way to fail is a result."""
 
 import dataclasses
+import itertools
 import json
 import os
 import signal
@@ -8,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +20,7 @@ from everyformer.cli.verbs.bench import exit_code, render
 from everyformer.core.errors import ConfigError, GeneError, PluginError
 from everyformer.family import list_members
 from everyformer.lab.bench import bench as benches
-from everyformer.lab.bench import limits, turns
+from everyformer.lab.bench import limits, timing
 from everyformer.lab.bench import measure as inside
 from everyformer.lab.bench.bench import bench, bench_together, measure
 from everyformer.lab.bench.limits import BEGIN, least_seconds
@@ -249,27 +251,18 @@ def test_the_crossover_is_where_a_member_stays_faster() -> None:
 @pytest.mark.parametrize(
     ("low", "high", "start"), [(0.9, 1.4, 2), (0.9, 1.5, 4), (0.9, 1.6, 4), (0.1, 1.4, 2)]
 )
-def test_a_member_whose_quartiles_overlap_with_attentions_is_not_faster(
+def test_a_member_whose_range_overlaps_with_attentions_needs_no_less(
     low: float, high: float, start: int
 ) -> None:
-    points = [
-        Point("attention", 2, seconds=2.0, quartiles=(1.5, 2.5)),
-        Point("gmlp", 2, seconds=1.0, quartiles=(low, high)),
-        Point("attention", 4, seconds=4.0, quartiles=(3.9, 4.1)),
-        Point("gmlp", 4, seconds=1.0, quartiles=(0.9, 1.1)),
-    ]
-    assert crossover(points, "gmlp") == start
-
-
-@pytest.mark.parametrize(("most", "start"), [(7, 2), (8, None)])
-def test_a_member_whose_peaks_overlap_with_attentions_needs_no_less_memory(
-    most: int, start: int | None
-) -> None:
-    points = [
-        Point("attention", 2, peak_bytes=9, peak_range=(8, 12)),
-        Point("gmlp", 2, peak_bytes=6, peak_range=(5, most)),
-    ]
-    assert crossover(points, "gmlp", what="peak_bytes") == start
+    times, bytes_of = [], []
+    ends = {("attention", 2): (1.5, 2.5), ("gmlp", 2): (low, high),
+            ("attention", 4): (3.9, 4.1), ("gmlp", 4): (0.9, 1.1)}  # fmt: skip
+    for (member, length), each in ends.items():
+        times.append(Point(member, length, seconds=1.0, quartiles=each))
+        peaks = round(10 * each[0]), round(10 * each[1])
+        bytes_of.append(Point(member, length, peak_bytes=1, peak_range=peaks))
+    assert crossover(times, "gmlp") == start
+    assert crossover(bytes_of, "gmlp", what="peak_bytes") == start
 
 
 def test_layers_of_one_length_take_turns_and_equal_ones_are_one_measurement() -> None:
@@ -280,10 +273,11 @@ def test_layers_of_one_length_take_turns_and_equal_ones_are_one_measurement() ->
         return lambda: calls.append(point.member)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(turns, "pass_of", made)
-        patch.setattr(turns, "peaks_of", lambda call, device: [7])
+        patch.setattr(inside, "pass_of", made)
+        patch.setattr(timing, "TURN", 1e-12)
+        patch.setattr(inside, "peaks_of", lambda call, device: [7])
         own = {"gpt": {"windw": 3}}
-        found = dict(zip(points, turns.layers_in_turn(points, SMALL, own), strict=True))
+        found = dict(zip(points, inside.layers_in_turn(points, SMALL, own), strict=True))
     # once beforehand, then in turn; layers of sinusoidal are attention's, a wrong option is told
     assert calls[:9] == ["attention", "gmlp", "vit"] * 3
     assert [point.member for point in found.values()] == [point.member for point in points]
@@ -319,7 +313,7 @@ def test_what_ends_the_process_of_all_is_left_out_by_the_others(
 
 def test_peers_take_turns_with_the_member_whose_work_they_do() -> None:
     points = [Point("attention", 8), Point("attention", 8, "torch sdpa"), Point("sinusoidal", 8)]
-    own, peer, same = turns.layers_in_turn(points, SMALL, {})
+    own, peer, same = inside.layers_in_turn(points, SMALL, {})
     sources = [point.source for point in (own, peer, same)]
     assert sources == ["everyformer", "torch sdpa", "everyformer"]
     assert own.seconds == same.seconds != peer.seconds
@@ -408,22 +402,53 @@ def test_one_point_that_broke_outweighs_those_that_were_refused(
 def test_times_are_steady_when_their_quartiles_are_near_the_median(
     times: list[float], steady: bool
 ) -> None:
-    assert inside.is_steady(times) is steady
+    assert timing.is_steady(times) is steady
+
+
+def times_of(drawn: list[float], seconds: float) -> timing.Times:
+    """What is made of a call whose times are these again and again, where a round takes 1 s."""
+    every, clock = itertools.cycle(drawn), itertools.count()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "seconds_of", lambda *given: next(every))
+        patch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+        return timing.timed({"a": lambda: None}, seconds, "cpu")["a"]
 
 
 def test_what_scatters_is_measured_again_until_it_is_steady() -> None:
-    drawn = iter([[1.0, 2.0, 3.0, 4.0, 5.0], [3.0] * 4, [3.0] * 4, [3.0] * 4])
-    wait = dataclasses.replace(SMALL, seconds=60.0)
-    point = inside._timed(Point("gmlp", 8), lambda: next(drawn), wait)
+    scattered = [1.0, 2.0, 3.0, 4.0, 5.0, *[3.0] * 40]
+    times = times_of(scattered, 0.1)
+    assert (len(times.values), times.steady) == (5, False)
     # of 9 times those that lie apart are 4; half of the way to one of them is within what is shown
+    point = inside.with_times(Point("gmlp", 8), times_of(scattered, 9.0))
     assert (point.samples, point.seconds, point.quartiles) == (9, 3.0, (2.5, 3.5))
     assert point.stable
 
 
+def test_calls_of_a_round_take_turns_and_short_ones_are_repeated() -> None:
+    asked: list[tuple[str, int]] = []
+
+    def seconds_of(call: Callable[[], str], device: str, repeats: int = 1) -> float:
+        asked.append((call(), repeats))
+        return {"short": 0.0005, "long": 1.0}[call()]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "seconds_of", seconds_of)
+        found = timing.timed({"a": lambda: "short", "b": lambda: "long"}, 1e-9, "cpu")
+    assert asked[:4] == [("short", 1), ("long", 1), ("short", 4), ("long", 1)]
+    assert found["a"].values == [0.0005] * 5
+
+
+def test_seconds_are_the_mean_of_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+    clock = iter((10.0, 16.0))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    assert timing.seconds_of(lambda: calls.append(1), "cpu", repeats=3) == 2.0
+    assert len(calls) == 3
+
+
 def test_what_never_settles_says_so() -> None:
-    hurry = dataclasses.replace(SMALL, seconds=1e-9)
-    point = inside._timed(Point("gmlp", 8), lambda: [1.0, 2.0, 3.0], hurry)
-    assert (point.samples, point.stable) == (6, False)
+    point = inside.with_times(Point("gmlp", 8), times_of([1.0, 2.0, 3.0], 1e-9))
+    assert (point.samples, point.stable) == (5, False)
     shown = render([dataclasses.replace(point, quartiles=(1.5, 2.5))])
     assert "unstable" in shown.splitlines()[2]
     assert "measure again when the machine has no other work" in shown

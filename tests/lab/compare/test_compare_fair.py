@@ -21,13 +21,7 @@ from everyformer.lab.compare import calibration, timing
 from everyformer.lab.compare import rounds as rounds_of
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.decoding import Decoded
-from everyformer.lab.compare.estimate import (
-    PAGE,
-    PAGE_OF_MEMBER,
-    PAGE_SO_FAR,
-    START,
-    Estimate,
-)
+from everyformer.lab.compare.estimate import PAGE, PAGE_OF_MEMBER, PAGE_SO_FAR, START, Estimate
 from everyformer.lab.compare.plan import Entrant, job
 from everyformer.lab.compare.verdict import same_functions, verdict
 from everyformer.models.build import configure
@@ -37,31 +31,41 @@ from everyformer.training.config import TrainingConfig
 from everyformer.training.spec import RunSpec, preset
 
 Compare = Callable[..., Any]
-Times = list[tuple[str, float]]
+
+
+class Timed(list[str]):
+    """The members that were timed, in order: the first time only says how long a round is."""
+
+    def __init__(self) -> None:
+        self.rounds: dict[str, tuple[float, ...]] = {}
+        """seconds a step that are given to a member, time after time"""
+        self.asked: list[tuple[int, int, int]] = []
+        """rows, steps and steps to warm up"""
+        self.fails: Callable[[str], BaseException | None] = lambda member: None
+
+    def __call__(self, run: Any, dataset: Any, steps: int, warm_up: int = 1) -> dict[str, float]:
+        if (error := self.fails(run.member)) is not None:
+            raise error
+        usual = (0.001, 0.003, 0.002, 0.004)
+        twice = 2 if run.member == "gmlp" and not self.rounds else 1
+        seconds = self.rounds.get(run.member, usual)[self.count(run.member)] * twice
+        self.append(run.member)
+        self.asked.append((run.training.batch, steps, warm_up))
+        return {"steps": 1, "seconds": seconds, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
 
 
 @pytest.fixture
-def timed(monkeypatch: pytest.MonkeyPatch) -> Times:
-    """The members that were timed, in order, with seconds a step that are given to them: the
-    first, which only says how long a round is, then 0.003, 0.002, 0.004 for all, doubled for
-    gmlp."""
-    calls: Times = []
+def timed(monkeypatch: pytest.MonkeyPatch) -> Timed:
+    """0.003, 0.002, 0.004 seconds a step for all, doubled for gmlp."""
+    calls = Timed()
     monkeypatch.setattr(rounds_of, "ROUNDS", 3)
     monkeypatch.setattr(rounds_of, "peak_of", lambda call, device: call() or 3 << 20)
     monkeypatch.setattr(rounds_of, "_row_seconds", lambda run, dataset: 0.0)
-    rounds = (0.001, 0.003, 0.002, 0.004)
-
-    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
-        number = sum(name == run.member for name, _ in calls)
-        seconds = rounds[number] * (2 if run.member == "gmlp" else 1)
-        calls.append((run.member, seconds))
-        return {"steps": 1, "seconds": seconds, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
-
-    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    monkeypatch.setattr(rounds_of, "time_steps", calls)
     return calls
 
 
-def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, timed: Times) -> None:
+def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, timed: Timed) -> None:
     done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
     assert {run["member"]: run["steps"] for run in done.results["runs"]} == {
         "aft-simple": 5,
@@ -75,7 +79,7 @@ def test_seconds_are_worth_the_steps_of_the_quietest_round(compare: Compare, tim
 
 
 def test_no_member_pays_for_what_a_process_does_once(
-    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     warmed: list[tuple[str, int]] = []
 
@@ -92,22 +96,18 @@ def test_no_member_pays_for_what_a_process_does_once(
 def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
     seconds: float, steps: tuple[int, int], compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[tuple[int, int, int]] = []
-
-    def time_steps(run: Any, dataset: Any, steps: int, warm_up: int = 1) -> dict[str, float]:
-        asked.append((run.training.batch, steps, warm_up))
-        return {"steps": 1, "seconds": seconds, "cpu_seconds": 1.0, "tokens": 64, "flops": 1e6}
-
-    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    timed = Timed()
+    timed.rounds["aft-simple"] = (seconds,) * 3
+    monkeypatch.setattr(rounds_of, "time_steps", timed)
     done = compare("aft-simple", "--steps", "1", "--training.accumulate", "2")
     assert done.code == 0, done.err
     # first as few rows as a step can have, which are two; then the memory, then a round
-    assert asked == [(2, 2, 1), (4, *steps), (4, *steps)]
+    assert timed.asked == [(2, 2, 1), (4, *steps), (4, *steps)]
 
 
 @pytest.mark.parametrize(("allowed", "rounds"), [(0.0019, 1), (0.0021, 2), (0.0041, 3), (9.0, 3)])
 def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
-    allowed: float, rounds: int, compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+    allowed: float, rounds: int, compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a round takes 0.002 s of either, and so much may be spent on each
     monkeypatch.setattr(rounds_of, "MOST", 0.0)
@@ -115,30 +115,21 @@ def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
     clock = itertools.count(step=0.002)
     monkeypatch.setattr(rounds_of, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
     done = compare("aft-simple", "gmlp", "--budget-seconds", "0.01")
-    assert [name for name, _ in timed] == ["aft-simple", "gmlp"] * (1 + rounds)
+    assert timed == ["aft-simple", "gmlp"] * (1 + rounds)
     for member in ("aft-simple", "gmlp"):
         assert len(done.row(member)["calibrated"]["rounds"]) == rounds
 
 
 @pytest.mark.parametrize("budget", [("--steps", "2"), ("--budget-tokens", "128")])
 def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
-    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch, budget: tuple[str, str]
+    compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch, budget: tuple[str, str]
 ) -> None:
     monkeypatch.setattr(rounds_of, "ROUNDS", 5)
     seconds = (9.0, 0.004, 0.002, 0.001, 0.008, 0.016)
-    step = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
-
-    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
-        number = sum(name == run.member for name, _ in timed)
-        timed.append((run.member, 0.0))
-        return {**step, "seconds": seconds[number] * (1 + (run.member == "gmlp"))}
-
-    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
+    timed.rounds = {"aft-simple": seconds, "gmlp": tuple(2 * one for one in seconds)}
     writing = iter(range(1, 100))
     monkeypatch.setattr(
-        rounds_of,
-        "decode",
-        lambda config, **given: Decoded({"4": next(writing) / 1000}, {"4": 12}),
+        rounds_of, "decode", lambda config, **given: Decoded({"4": next(writing) / 1000}, {"4": 12})
     )
     done = compare("aft-simple", "gmlp", *budget)
     assert {run["steps"] for run in done.results["runs"]} == {2}
@@ -153,42 +144,28 @@ def test_all_speeds_are_of_rounds_in_turn_whatever_the_budget_is(
 
 
 def test_a_round_that_was_cut_short_is_measured_again_with_all(
-    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time_steps = rounds_of.time_steps
-
-    def stopped(run: Any, dataset: Any, steps: int) -> dict[str, float]:
-        if len(timed) == 5:
-            raise Stopped(signal.SIGTERM)
-        return time_steps(run, dataset, steps)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds_of, "time_steps", stopped)
-        assert compare("aft-simple", "gmlp", "--budget-seconds", "0.01").code == 143
+    timed.fails = lambda member: Stopped(signal.SIGTERM) if len(timed) == 5 else None
+    assert compare("aft-simple", "gmlp", "--budget-seconds", "0.01").code == 143
+    timed.fails = lambda member: None
     # both were timed once before the rounds and once in the first, one in the second
-    assert [name for name, _ in timed] == ["aft-simple", "gmlp", "aft-simple", "gmlp", "aft-simple"]
+    assert timed == ["aft-simple", "gmlp", "aft-simple", "gmlp", "aft-simple"]
     timed[:] = timed[:4]
     done = compare("--resume", small=False)
     assert done.code == 0
-    assert [name for name, _ in timed[4:]] == ["aft-simple", "gmlp"] * 2
+    assert timed[4:] == ["aft-simple", "gmlp"] * 2
     assert {len(row["calibrated"]["rounds"]) for row in done.results["rows"]} == {3}
     # the quietest of all rounds, not of those before the stop
     assert done.row("aft-simple")["calibrated"]["seconds"] == pytest.approx(0.002)
 
 
 def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_were_worth(
-    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time_steps = rounds_of.time_steps
-
-    def fails(run: Any, dataset: Any, steps: int) -> dict[str, float]:
-        if run.member == "gmlp":
-            raise RuntimeError("today")
-        return time_steps(run, dataset, steps)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(rounds_of, "time_steps", fails)
-        before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
+    timed.fails = lambda member: RuntimeError("today") if member == "gmlp" else None
+    before = compare("aft-simple", "gmlp", "--budget-seconds", "0.01").row("aft-simple")
+    timed.fails = lambda member: None
     timed.clear()
     after = compare("--resume", small=False)
     assert (before["steps"], after.row("aft-simple")["steps"]) == (5, 5)
@@ -197,37 +174,26 @@ def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_w
     assert after.row("gmlp")["calibrated"]["rounds"] == [0.006, 0.004, 0.008]
 
 
-def test_a_quiet_moment_of_one_member_alone_makes_it_no_more_steps(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch, timed: Times
+def test_seconds_are_worth_the_steps_of_one_round_for_all(
+    compare: Compare, monkeypatch: pytest.MonkeyPatch, timed: Timed
 ) -> None:
-    # other work began and ended meanwhile: equally fast members, one of which had two quiet rounds
-    # more or less to itself
-    rounds = {
-        "attention": [0.2, 0.142, 0.147, 0.344, 0.323, 0.31],
-        "learned": [0.2, 0.158, 0.328, 0.322, 0.308, 0.309],
+    # the quietest for both together is the third: the best of each alone are other rounds
+    timed.rounds = {
+        "attention": (0.2, 0.1, 0.3, 0.14, 0.344, 0.323),
+        "learned": (0.2, 0.328, 0.12, 0.16, 0.322, 0.308),
     }
-    left = {name: iter(seconds) for name, seconds in rounds.items()}
-
-    def time_steps(run: Any, dataset: Any, steps: int) -> dict[str, float]:
-        told = {"steps": 1, "cpu_seconds": 0.5, "tokens": 64, "flops": 1e6}
-        return told | {"seconds": next(left[run.member])}
-
     monkeypatch.setattr(rounds_of, "ROUNDS", 5)
-    monkeypatch.setattr(rounds_of, "time_steps", time_steps)
     done = compare("attention", "learned", "--budget-seconds", "1.4")
-    known = {name: done.row(name)["calibrated"] for name in rounds}
-    # shares of the rounds: 0.9480, 0.6695, 1.0336, 1.0241, 1.0016, and what these leave to 1;
-    # the quietest mean is the root of 0.142 * 0.158
-    assert known["attention"]["seconds"] == pytest.approx(1.001617 * 0.149786, rel=1e-5)
-    assert known["learned"]["seconds"] == pytest.approx(0.998386 * 0.149786, rel=1e-5)
-    assert [known[name]["steps"] for name in rounds] == [10, 10]
+    known = {name: done.row(name)["calibrated"] for name in timed.rounds}
+    assert [known[name]["seconds"] for name in known] == [0.14, 0.16]
+    assert [known[name]["steps"] for name in known] == [10, 9]
 
 
 def test_two_names_of_one_function_are_timed_once_and_learn_the_same(
-    compare: Compare, timed: Times
+    compare: Compare, timed: Timed
 ) -> None:
     done = compare("attention", "gmlp", "sinusoidal", "--budget-seconds", "0.01")
-    assert [name for name, _ in timed] == ["attention", "gmlp"] * 4
+    assert timed == ["attention", "gmlp"] * 4
     first, second = done.row("attention"), done.row("sinusoidal")
     assert first["calibrated"] == second["calibrated"]
     assert (first["steps"], first["quality"]) == (second["steps"], second["quality"])
@@ -250,7 +216,7 @@ def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> N
     }
 
 
-def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times) -> None:
+def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Timed) -> None:
     compare("aft-simple", "--budget-seconds", "0.01")
     timed.clear()
     done = compare("--resume", "--budget-seconds", "0.02", small=False)
@@ -259,7 +225,7 @@ def test_more_seconds_go_on_with_the_same_speeds(compare: Compare, timed: Times)
 
 
 def test_a_member_that_ends_the_timing_is_left_to_its_own_training(
-    compare: Compare, timed: Times, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure, ends = rounds_of._measure, {"gmlp"}
 
@@ -302,7 +268,7 @@ def test_a_stop_while_steps_are_timed_comes_after_a_step(
     assert len(steps) == 1
 
 
-def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Times) -> None:
+def test_what_will_be_done_is_said_before_it_starts(compare: Compare, timed: Timed) -> None:
     err = compare("aft-simple", "gmlp", "--budget-seconds", "0.01", "--seeds", "2").err
     plan = next(line for line in err.splitlines() if "trainings of" in line)
     assert plan.startswith("4 trainings of 0.01 seconds (steps: aft-simple 5 and gmlp 3) each")
@@ -509,18 +475,30 @@ def test_what_earlier_sittings_finished_is_not_foretold(
     assert left[1] == pytest.approx(PAGE + PAGE_OF_MEMBER)
 
 
-def test_layers_are_foretold_by_what_a_short_length_took(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, asked = [0.0], []
+class Layers(list[tuple[int, str]]):
+    """Lengths and devices at which layers were timed, in order, by a clock of their own."""
 
-    def measured(names: list[str], length: int, **given: Any) -> Any:
-        asked.append(length)
-        now[0] += 20.0
-        return [Point(name, length, seconds=0.5) for name in names]
+    def __init__(self) -> None:
+        self.now, self.took = 0.0, 20.0
+        self.seconds: Callable[[str, int], float] = lambda name, length: 0.5
+        """of a call"""
 
+    def __call__(self, names: list[str], length: int, **given: Any) -> list[Point]:
+        self.append((length, given["device"]))
+        points = [Point(name, length, seconds=self.seconds(name, length)) for name in names]
+        self.now += self.took or 5 + 12 * sum(point.seconds or 0.0 for point in points)
+        return points
+
+
+@pytest.fixture
+def layers(monkeypatch: pytest.MonkeyPatch) -> Layers:
+    measured = Layers()
     monkeypatch.setattr(timing, "bench_together", measured)
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: measured.now))
+    return measured
+
+
+def test_layers_are_foretold_by_what_a_short_length_took(tree: Path, layers: Layers) -> None:
     config = CompareConfig(members=("linear",), lengths=(4096, 2048), model={"width": 512})
     times = timing.LayerTimes(config, ["linear"], tree)
     times.pilot()
@@ -533,41 +511,27 @@ def test_layers_are_foretold_by_what_a_short_length_took(
         }
     )
     assert [*times.measure()] == [(4096, 20.0), (2048, 20.0)]
-    assert asked == [1024, 4096, 2048]
+    assert [length for length, _ in layers] == [1024, 4096, 2048]
     assert (times.expected(), {p.length for p in times.points}) == ({}, {4096, 2048})
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 def test_layers_are_measured_where_members_are_trained(
-    device: str, tree: Path, monkeypatch: pytest.MonkeyPatch
+    device: str, tree: Path, layers: Layers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-
-    def measured(names: list[str], length: int, **given: Any) -> Any:
-        asked.append(given["device"])
-        return [Point(name, length, seconds=0.5) for name in names]
-
-    monkeypatch.setattr(timing, "bench_together", measured)
     monkeypatch.setattr(timing, "pick_device", torch.device)  # whether it is there or not
     training = TrainingConfig(budget_tokens=1, device=device)
     config = CompareConfig(members=("linear",), lengths=(256,), training=training)
     assert [length for length, _ in timing.LayerTimes(config, ["linear"], tree).measure()] == [256]
-    assert asked == [device]
+    assert layers == [(256, device)]
 
 
 def test_layers_are_foretold_by_how_they_grew_where_a_row_claims_less(
-    tree: Path, monkeypatch: pytest.MonkeyPatch
+    tree: Path, layers: Layers
 ) -> None:
     """Of a mixer of one's own a claim may be wrong: 10 minutes were said that became 16."""
-    now = [0.0]
-
-    def measured(names: list[str], length: int, **given: Any) -> Any:
-        seconds = {name: 1e-6 * length ** (2 if name == "linear" else 1) for name in names}
-        now[0] += 12 * sum(seconds.values()) + 5
-        return [Point(name, length, seconds=seconds[name]) for name in names]
-
-    monkeypatch.setattr(timing, "bench_together", measured)
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: now[0]))
+    layers.took = 0.0
+    layers.seconds = lambda name, length: 1e-6 * length ** (2 if name == "linear" else 1)
     config = CompareConfig(members=("linear",), lengths=(256, 512, 1024, 2048))
     times = timing.LayerTimes(config, ["linear"], tree)
     times.pilot()
@@ -596,10 +560,8 @@ def test_a_page_is_written_after_every_member(
 
 
 def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch
+    compare: Compare, layers: Layers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = [Point("gmlp", 8, seconds=1.0), Point("attention", 8, seconds=1.0)]
-    monkeypatch.setattr(timing, "bench_together", lambda *_, **__: points)
     done = compare("gmlp", "--steps", "1", "--lengths", "8")
     before = done.results["rows"]
 
@@ -614,19 +576,12 @@ def test_a_stop_before_anything_is_looked_at_again_leaves_the_table(
     assert len(before) == 1
 
 
-def test_layers_are_timed_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[tuple[list[str], int]] = []
-
-    def measured(names: list[str], length: int, **given: Any) -> Any:
-        asked.append((names, length))
-        return [Point(name, length, seconds=float(length)) for name in names]
-
-    monkeypatch.setattr(timing, "bench_together", measured)
+def test_layers_are_timed_once(compare: Compare, layers: Layers) -> None:
     compare("gmlp", "--steps", "1", "--lengths", "8", "16")
-    assert asked == [(["attention", "gmlp"], 8), (["attention", "gmlp"], 16)]
-    asked.clear()
+    assert [length for length, _ in layers] == [8, 16]
+    layers.clear()
     done = compare("--resume", "--lengths", "8", "32", small=False)
-    assert asked == [(["attention", "gmlp"], 32)]
+    assert [length for length, _ in layers] == [32]
     assert {(p["member"], p["length"]) for p in done.results["bench"]} == {
         ("attention", 8),
         ("attention", 32),

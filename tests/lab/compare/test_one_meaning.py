@@ -128,11 +128,7 @@ def test_an_option_of_a_gene_means_the_same_as_a_flag_and_in_python(
 @pytest.mark.full("many cases", parts=3)
 @pytest.mark.parametrize(("flag", "value", "words"), [*cases()])
 def test_an_option_means_the_same_as_a_flag_in_a_file_and_in_python(
-    flag: str,
-    value: Any,
-    words: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    flag: str, value: Any, words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = spelled(flag)[2:].replace("-", "_")
     given = [nested(flag, value)]

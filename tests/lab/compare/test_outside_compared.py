@@ -10,6 +10,7 @@ from everyformer.lab.compare import compare as runs
 from everyformer.lab.compare import lawful
 
 Compare = Callable[..., Compared]
+pytestmark = pytest.mark.usefixtures("forgotten")
 FILE = """
 from torch import nn
 

@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from everyformer.lab.bench.measure import LEAST_SAMPLES, is_steady, with_times
-from everyformer.lab.bench.points import Point, crossover, is_settled
-from everyformer.lab.bench.turns import layers_in_turn
-from everyformer.lab.compare.calibration import _summary
+from everyformer.lab.bench import measure
+from everyformer.lab.bench.measure import layers_in_turn, with_times
+from everyformer.lab.bench.points import Point, Setting, crossover, is_settled
+from everyformer.lab.bench.timing import LEAST_SAMPLES, Times, is_steady, summary
 from everyformer.lab.report.table import Column, best_of
 
 TRIALS = 1500
@@ -39,7 +39,7 @@ def test_layers_of_equal_times_are_told_apart_in_less_than_one_of_twenty(
             n += 1
         names = ("attention", "attention@again")
         points = [
-            with_times(Point(name, 64), each[:n], True)
+            with_times(Point(name, 64), Times(each[:n], True))
             for name, each in zip(names, times, strict=True)
         ]
         apart += bool(is_settled(points, "attention@again"))
@@ -57,23 +57,20 @@ def test_members_of_equal_speed_have_a_fastest_in_less_than_one_of_twenty(
     for _ in range(TRIALS):
         rows: list[Any] = []
         for n in range(members):
-            speed, spread = _summary(DRAWS[kind](draw, LEAST_SAMPLES).tolist())
+            speed, spread = summary(DRAWS[kind](draw, LEAST_SAMPLES).tolist())
             rows.append({"member": f"m{n}", "same_as": [], "speed": speed, "spread": spread})
         named += len(best_of(rows, SPEED)) == 1
     assert named / TRIALS < BOUND
 
 
 def test_layers_of_twins_are_measured_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from everyformer.lab.bench import turns
-    from everyformer.lab.bench.points import Setting
-
     measured: list[str] = []
 
     def in_turn(points: Any, setting: Any, make: Any) -> Any:
         measured.extend(point.member for point in points)
-        return [with_times(point, [1.0] * 5, True) for point in points]
+        return [with_times(point, Times([1.0] * 5, True)) for point in points]
 
-    monkeypatch.setattr(turns, "in_turn", in_turn)
+    monkeypatch.setattr(measure, "in_turn", in_turn)
     names = ("attention", "attention@again", "gmlp", "attention@narrow")
     points = [Point(name, 16) for name in names]
     made = layers_in_turn(points, Setting(width=16, heads=2), {"attention@narrow": {"window": 3}})

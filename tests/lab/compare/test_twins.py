@@ -136,9 +136,7 @@ def test_options_are_of_one_twin() -> None:
         own_options(CompareConfig(members=PAIR, options=("attention@other.window=3",)))
 
 
-def test_a_twin_stands_behind_a_flag_of_several_values(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_twin_stands_behind_a_flag_of_several_values(capsys: pytest.CaptureFixture[str]) -> None:
     words = ["--options", "attention@again.window=3", *PAIR]
     names = [*looks_of_family()]
     placed, rest = arrange(words, FlagGroup(CompareOptions()).flags(), names)

@@ -33,9 +33,7 @@ def test_every_member_has_an_experiment_and_every_experiment_a_member():
 
 
 @pytest.mark.full("seconds each", parts=3)
-@pytest.mark.parametrize(
-    "name", ["saturation", "waves", "rotation", "reversible", "paths", "near-identity"]
-)
+@pytest.mark.parametrize("name", ["saturation", "waves", "rotation", "reversible", "near-identity"])
 def test_quick_claims_are_seen(name, tmp_path):
     (experiment,) = base.find(name)
     result = base.perform(experiment, StudySetting(seeds=2, say=lambda text: None), tmp_path)
@@ -69,10 +67,10 @@ def test_definitions_are_compared_with_guessing():
 
 
 REPLAYED = (
-    *("alignment", "asked-returns", "delayed-rewards", "exits", "extension", "far-slots"),
-    *("fill-in", "far-sentences", "halting", "hidden-velocities", "inner-losses", "kernel-length"),
+    *("alignment", "asked-returns", "exits", "extension", "far-slots"),
+    *("fill-in", "far-sentences", "halting", "inner-losses", "kernel-length"),
     *("key-to-door", "lags", "learned-table", "near-identity", "needle"),
-    *("reversible", "reversing", "rotation", "rounds", "sequences", "spans"),
+    *("reversible", "rotation", "rounds", "sequences", "spans"),
     *("definitions", "documents", "luck", "shift", "stitching", "waves", "windows"),
 )
 """experiments whose sentence and verdict follow from their numbers alone"""
@@ -97,7 +95,7 @@ TRAINED = (
     *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
     *("shift", "near-and-far", "four-terms", "inner-losses"),
     *("gates", "constant-state", "lags", "rounds", "routed-copy", "far-sentences", "halting"),
-    *("key-to-door", "exits", "spans", "reversing"),
+    *("key-to-door", "exits", "spans"),
 )
 
 
@@ -131,6 +129,9 @@ def test_arms_of_a_seed_start_from_the_same_random_numbers():
     assert list(study.numbers.items()) == [("b", [0.5, 1.5]), ("a", [0.5, 1.5])]
     assert messages[0] == "tried, seed 0: a 0.5 found"
     assert study.latest(".2f") == "b 1.50, a 1.50"
+    # a batch for a test has numbers of its own in every seed
+    own = study.fresh(lambda generator, rows: torch.rand(rows, generator=generator), 99, 2)
+    assert own.tolist() == torch.rand(2, generator=torch.Generator().manual_seed(100)).tolist()
 
 
 class Toy(torch.nn.Module):
@@ -269,7 +270,7 @@ def test_estimates_are_measured_against_attention_itself():
 
 
 def test_an_experiment_without_its_data_says_what_it_wants(tmp_path):
-    (experiment,) = base.find("cifar-gmlp")
+    (experiment,) = base.find("cifar-mixers")
     with pytest.raises(ConfigError, match=r"CIFAR-10.*--data"):
         base.perform(experiment, StudySetting(), tmp_path)
     with pytest.raises(ConfigError, match="did you mean 'toeplitz'"):

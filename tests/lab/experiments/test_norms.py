@@ -42,8 +42,7 @@ def test_first_gradients_are_means_over_models_with_batches_of_their_own(data, m
         model = norms.make_model(data, "post", 2, seed=2 * 5 + start)
         weights = [block.feedforward.down.weight for block in model.stack.blocks]
         batch = data.train_batch(start, norms.BATCH, 5)
-        mask = norms.Mask(padding_mask=batch.padding_mask)
-        loss = model(batch.inputs, targets=batch.targets, mask=mask).loss
+        loss = model(batch.inputs, targets=batch.targets, mask=batch.mask).loss
         expected += torch.stack([g.norm() for g in torch.autograd.grad(loss, weights)]) / 2
     assert found == pytest.approx(expected.tolist(), rel=1e-5)
 

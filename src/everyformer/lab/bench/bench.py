@@ -1,7 +1,7 @@
 """A benchmark: points, each measured in a fresh process, so that no memory is shared or reused.
 
-Time is the median of repeated calls after warm-up with its quartiles (`torch.utils.benchmark`,
-which synchronises devices), repeated until it is steady; memory is the rise of the process's peak
+Time is the median of calls in rounds after a warm-up with its quartiles, repeated until it is
+steady (`everyformer.lab.bench.timing`); memory is the rise of the process's peak
 over one call, the median of five. What does not become steady says so. A point that runs out of
 memory or is refused is a result, not a crash.
 """
@@ -81,12 +81,7 @@ def bench(
 
 
 def bench_together(
-    names: Sequence[str],
-    length: int,
-    *,
-    options: Own,
-    peers: bool = False,
-    **setting: Any,
+    names: Sequence[str], length: int, *, options: Own, peers: bool = False, **setting: Any
 ) -> list[Point]:
     """One layer of every member at one length, in turn in one process, as speeds are compared.
 
@@ -122,7 +117,7 @@ def _layers(names: Iterable[str], length: int, peers: bool) -> list[Point]:
 
 
 def _together(points: list[Point], shared: Setting, options: Own) -> list[Point]:
-    from everyformer.lab.bench.turns import layers_in_turn
+    from everyformer.lab.bench.measure import layers_in_turn
 
     result, ended = _in_process(partial(layers_in_turn, options=options), points, shared)
     if not ended or len(points) == 1:

@@ -7,10 +7,10 @@ takes to begin on a CPU. A token should take no more than a few times its limit.
 """
 
 import functools
-import time
 
 import torch
 
+from everyformer.lab.bench.timing import seconds_of
 from sequence_laws.operations import Counter
 
 BEGIN = 2e-6
@@ -29,9 +29,5 @@ def least_seconds(counted: Counter, device: str) -> float:
 def bandwidth(device: str) -> float:
     """Bytes a second that a sum over much memory reads, the best of several."""
     numbers = torch.ones(LARGE, device=device)
-    best = float("inf")
-    for _ in range(TRIES):
-        start = time.perf_counter()
-        float(numbers.sum())
-        best = min(best, time.perf_counter() - start)
+    best = min(seconds_of(numbers.sum, device) for _ in range(TRIES))
     return numbers.numel() * numbers.element_size() / best

@@ -1,18 +1,15 @@
-"""Measurements of one point, inside a process of its own."""
+"""Measurements of points, inside a process of their own."""
 
 import contextlib
 import dataclasses
 import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.utils.benchmark import Timer
 
-from everyformer.core.devices import synchronise
 from everyformer.core.errors import EveryformerError, PluginError
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
@@ -21,8 +18,9 @@ from everyformer.genes.config import ModelConfig
 from everyformer.lab.bench.limits import least_seconds
 from everyformer.lab.bench.peers import build_peer
 from everyformer.lab.bench.points import Point, Setting
+from everyformer.lab.bench.timing import STEADY, Call, Times, summary, timed
 from everyformer.models.build import configure_layers
-from everyformer.models.layers import build_mixers
+from everyformer.models.layers import build_mixers, layer_in_words
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
 from everyformer.training.result import peak_rss
 from sequence_laws.flops import count_flops
@@ -37,10 +35,6 @@ Own = Mapping[str, dict[str, Any]]
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 DECODE_STEPS, DECODE_WARM_UP, DECODE_CHUNK = 30, 5, 4096
-STEADY = 0.1
-"""of the median: how far quartiles of steady times lie from it"""
-LEAST_SAMPLES, PATIENCE = 5, 5
-"""times that say something, and how often the time for a point may be spent on it"""
 PEAKS, SMALL_PEAK = 5, 2**20
 """calls whose peaks are measured, and bytes by which any two may differ"""
 
@@ -64,6 +58,62 @@ def one_by_one(points: Sequence[Point], setting: Setting, options: Own) -> list[
     return results
 
 
+def in_turn(
+    points: Sequence[Point], setting: Setting, make: Callable[[Point], Call]
+) -> list[Point]:
+    """``points`` with the times of the calls that ``make`` gives for each, and their peaks.
+
+    A call is called once before it is measured.
+    """
+    # before any thread has a heap of its own
+    return_freed_memory()
+    calls: dict[Point, Call] = {}
+    result: dict[Point, Point] = {}
+    for point in points:
+        initial = outcome(point, lambda p=point: _first(make(p)))  # type: ignore[misc]
+        if isinstance(initial, Point):
+            result[point] = initial
+        else:
+            calls[point] = initial
+    peaks = {point: peaks_of(call, setting.device) for point, call in calls.items()}
+    keep_freed_memory()
+    for point, times in timed(calls, setting.seconds, setting.device).items():
+        result[point] = with_peaks(with_times(point, times), peaks[point])
+    return [result[point] for point in points]
+
+
+def _first(call: Call) -> Call:
+    """``call``, called once: what is computed for the first alone is not counted."""
+    call()
+    return call
+
+
+def layers_in_turn(points: Sequence[Point], setting: Setting, options: Own) -> list[Point]:
+    """``points`` of one layer each at one length, with their times and peaks.
+
+    Members whose layers are the same function are measured once, so that they do not differ.
+    """
+
+    def of(point: Point) -> dict[str, Any]:
+        return options.get(point.member, {})
+
+    def words_of(point: Point) -> str:
+        return f"{point.source}: {layer_in_words(layer_config(point, setting, of(point)))}"
+
+    words = {point: outcome(point, partial(words_of, point)) for point in points}
+    first: dict[str, Point] = {}
+    for point, text in words.items():
+        if isinstance(text, str):
+            first.setdefault(text, point)
+    distinct = list(first.values())
+    timed = in_turn(distinct, setting, lambda point: pass_of(point, setting, of(point)))
+    known = dict(zip(first, timed, strict=True))
+    return [
+        dataclasses.replace(known[text], member=point.member) if isinstance(text, str) else text
+        for point, text in words.items()
+    ]
+
+
 def outcome(point: Point, work: Callable[[], T]) -> T | Point:
     """The result of ``work``; where it fails, ``point`` with the reason."""
     try:
@@ -83,20 +133,15 @@ def outcome(point: Point, work: Callable[[], T]) -> T | Point:
 
 
 def _pass(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
-    # before any thread has a heap of its own
-    return_freed_memory()
-    call = pass_of(point, setting, options)
-    peaks = peaks_of(call, setting.device)
-    keep_freed_memory()
-    call()
-    timer = Timer("call()", globals={"call": call}, num_threads=torch.get_num_threads())
-    point = _timed(
-        point, lambda: timer.blocked_autorange(min_run_time=setting.seconds).times, setting
-    )
-    return dataclasses.replace(
-        with_peaks(point, peaks),
-        flops=count_flops(call) if point.source == "everyformer" else None,
-    )
+    calls: list[Call] = []
+
+    def make(point: Point) -> Call:
+        calls.append(pass_of(point, setting, options))
+        return calls[-1]
+
+    [result] = in_turn([point], setting, make)
+    counted = result.status == "ok" and point.source == "everyformer"
+    return dataclasses.replace(result, flops=count_flops(calls[0]) if counted else None)
 
 
 def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
@@ -114,57 +159,43 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
             before = mixer(
                 x[:, start : min(start + DECODE_CHUNK, point.length)], state=before
             ).state
+        state, place = before, point.length
+
+        def token() -> None:
+            nonlocal state, place
+            if place == longest.length:
+                state, place = before, point.length
+            state = mixer(x[:, place : place + 1], state=state).state
+            place += 1
+
+        for _ in range(DECODE_WARM_UP):
+            token()
+        [times] = timed({point: token}, setting.seconds, setting.device).values()
         state = before
-
-        def steps_timed() -> list[float]:
-            nonlocal state
-            state, times = before, []
-            for step in range(point.length, point.length + steps):
-                start_time = time.perf_counter()
-                state = mixer(x[:, step : step + 1], state=state).state
-                synchronise(setting.device)
-                times.append(time.perf_counter() - start_time)
-            return times[DECODE_WARM_UP:]
-
-        point = _timed(point, steps_timed, setting)
-        state_bytes, state = state.nbytes, before
-        for step in range(point.length, point.length + steps - 1):
-            state = mixer(x[:, step : step + 1], state=state).state
+        for place in range(point.length, longest.length - 1):
+            state = mixer(x[:, place : place + 1], state=state).state
         with Counter() as counter:
-            mixer(x[:, -1:], state=state)
+            state = mixer(x[:, -1:], state=state).state
+    assert state is not None
     limit = least_seconds(counter, setting.device)
     return dataclasses.replace(
-        point,
-        state_bytes=state_bytes,
+        with_times(point, times),
+        state_bytes=state.nbytes,
         operations=counter.operations,
         bytes_read=counter.read,
         limit=limit,
     )
 
 
-def _timed(point: Point, measured: Callable[[], list[float]], setting: Setting) -> Point:
-    """``point`` with what ``measured`` gives, asked again until it is steady, or for so long."""
-    start = time.perf_counter()
-    times: list[float] = []
-    while True:
-        times += measured()
-        steady = len(times) >= LEAST_SAMPLES and is_steady(times)
-        late = time.perf_counter() - start > PATIENCE * setting.seconds
-        if steady or (late and len(times) >= LEAST_SAMPLES):
-            break
-    return with_times(point, times, steady)
-
-
-def with_times(point: Point, times: list[float], steady: bool) -> Point:
-    """``point`` with the seconds of several calls.
-
-    Quartiles are of all calls that there could be, not of those that were made: those of five lie
-    halfway between the two outermost, so that equal functions are told apart 3 times of 100
-    (by those of the calls 21 times, and of three calls 10 times).
-    """
-    low, median, high = statistics.quantiles(times, n=4)
+def with_times(point: Point, times: Times) -> Point:
+    """``point`` with the seconds of several calls."""
+    median, ends = summary(times.values)
     return dataclasses.replace(
-        point, seconds=median, quartiles=(low, high), samples=len(times), stable=steady
+        point,
+        seconds=median,
+        quartiles=(ends[0], ends[1]) if ends else None,
+        samples=len(times.values),
+        stable=times.steady,
     )
 
 
@@ -177,13 +208,6 @@ def with_peaks(point: Point, peaks: list[int]) -> Point:
     return dataclasses.replace(
         point, peak_bytes=usual, peak_range=spread, stable=point.stable and even
     )
-
-
-def is_steady(values: list[float]) -> bool:
-    """True if the quartiles are within 10% of the median."""
-    points = torch.tensor([0.25, 0.5, 0.75], dtype=torch.float64)
-    low, median, high = torch.tensor(values, dtype=torch.float64).quantile(points).tolist()
-    return max(median - low, high - median) <= STEADY * median
 
 
 def _build(point: Point, setting: Setting, options: dict[str, Any]) -> nn.Module:

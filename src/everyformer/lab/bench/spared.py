@@ -22,9 +22,9 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.tally import tallied
 from everyformer.generation.sampling import generate
 from everyformer.genes.depth.early_exits import set_threshold
-from everyformer.lab.bench.measure import DTYPES, call_of
+from everyformer.lab.bench.measure import DTYPES, call_of, in_turn
 from everyformer.lab.bench.points import Point, Setting
-from everyformer.lab.bench.turns import Call, in_turn
+from everyformer.lab.bench.timing import Call
 from everyformer.lab.exits.costs import without_exits
 from everyformer.models.base import Model
 from everyformer.models.build import configure_layers, create_model

@@ -25,8 +25,9 @@ from everyformer.core.errors import UnsupportedError
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
 from everyformer.lab.bench.limits import least_seconds
+from everyformer.lab.bench.measure import in_turn
 from everyformer.lab.bench.points import Point, Setting
-from everyformer.lab.bench.turns import Call, in_turn
+from everyformer.lab.bench.timing import Call
 from everyformer.lab.convert.checkpoint import export_checkpoint
 from everyformer.models.base import Model
 from everyformer.models.build import create_model

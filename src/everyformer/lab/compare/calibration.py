@@ -1,11 +1,8 @@
 """Calibration: speed and memory of every member, and the steps that a budget in seconds is worth.
 
 All speeds that a comparison reports come from `everyformer.lab.compare.rounds`, as medians with
-quartiles. Seconds become steps by the quietest round of all, of which a member has its usual share:
-a moment that the machine gave to one member alone does not count. With t[m, r] the seconds a step
-of member m in round r,
-
-    g[r] = exp(mean_m log t[m, r]),     quiet[m] = median_r (t[m, r] / g[r]) * min_r g[r]
+quartiles. Seconds become steps by one round, the quietest: that in which the members together were
+fastest, by the geometric mean of their seconds a step.
 
 Members of one description are one function by two names, and timed once, so that they do not
 differ.
@@ -21,12 +18,12 @@ from typing import Any
 from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data.dataset import Dataset
-from everyformer.lab.bench.measure import LEAST_SAMPLES
+from everyformer.lab.bench.timing import summary
 from everyformer.lab.compare import rounds
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.plan import Entrant, job
 from everyformer.lab.compare.processes import ended, launch, stopped_by
-from everyformer.lab.compare.results import Calibrated, Interval
+from everyformer.lab.compare.results import Calibrated
 from everyformer.lab.compare.rounds import Timing, TimingRecord
 from everyformer.system.plain import to_json
 from everyformer.system.signals import GracefulStop
@@ -138,18 +135,12 @@ def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
 
 
 def _settle(measured: dict[str, Timing]) -> None:
-    """Say what a step of each member costs while the machine is quiet, once for all sittings."""
-    seconds = {
-        name: [one.cost["seconds"] for one in timing.rounds]
-        for name, timing in measured.items()
-        if timing.rounds
-    }
-    means = [statistics.geometric_mean(one) for one in zip(*seconds.values(), strict=False)]
-    for name, each in seconds.items():
-        timing = measured[name]
-        share = statistics.median(s / mean for s, mean in zip(each, means, strict=False))
-        quietest = min((one.cost for one in timing.rounds), key=lambda cost: cost["seconds"])
-        quiet = timing.quiet or quietest | {"seconds": share * min(means)}
+    """Say what a step of each member costs in the quietest round, once for all sessions."""
+    able = {name: timing for name, timing in measured.items() if timing.rounds}
+    rounds_of_all = zip(*(timing.rounds for timing in able.values()), strict=False)
+    means = [statistics.geometric_mean(r.cost["seconds"] for r in each) for each in rounds_of_all]
+    for name, timing in able.items():
+        quiet = timing.quiet or timing.rounds[means.index(min(means))].cost
         measured[name] = dataclasses.replace(timing, quiet=quiet)
 
 
@@ -157,10 +148,10 @@ def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
     quiet, each = timing.quiet, timing.rounds
     assert quiet is not None
     kind, amount = training.budget
-    speed, speed_spread = _summary([one.cost["tokens"] / one.cost["seconds"] for one in each])
+    speed, speed_spread = summary([one.cost["tokens"] / one.cost["seconds"] for one in each])
     token = each[-1].decoding
     decoding = {
-        context: _summary([1000 * one.decoding.seconds[context] for one in each])
+        context: summary([1000 * one.decoding.seconds[context] for one in each])
         for context in token.seconds
     }
     return {
@@ -178,11 +169,3 @@ def _calibrated(timing: Timing, training: TrainingConfig) -> Calibrated:
         "state_bytes": next(reversed(token.state_bytes.values()), None),
         "longest": token.longest,
     }
-
-
-def _summary(values: list[float]) -> tuple[float, Interval | None]:
-    """The median, and the quartiles where there are enough values for them."""
-    if len(values) < LEAST_SAMPLES:
-        return statistics.median(values), None
-    low, middle, high = statistics.quantiles(values, n=4)
-    return middle, [low, high]

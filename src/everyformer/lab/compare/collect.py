@@ -42,11 +42,7 @@ from everyformer.training.surroundings import environment
 
 
 def _row(
-    entrant: Entrant,
-    results: list[Result],
-    task: Task,
-    metric: Metric,
-    speed: Calibrated | None,
+    entrant: Entrant, results: list[Result], task: Task, metric: Metric, speed: Calibrated | None
 ) -> TableRow | FailedRow:
     """The row of a member from all of its trainings."""
     good = [result for result in results if result["status"] == "done"]

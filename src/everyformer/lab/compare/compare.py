@@ -74,10 +74,7 @@ def run_comparison(
     start = time.perf_counter()
     dataset = read(config, say)
     ready = built(config, dataset, say)
-    with (
-        opened(config, dataset.fingerprint, command) as folder,
-        _launcher(config) as launcher,
-    ):
+    with opened(config, dataset.fingerprint, command) as folder, _launcher(config) as launcher:
         if any(not (folder / one.folder / RESULT).exists() for one in jobs(config, ready)):
             launcher.open()
         finished, results = Finished(), cast(Results, {})

@@ -2,8 +2,7 @@
 
 import dataclasses
 import itertools
-import statistics
-import time
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -11,12 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.devices import synchronise
 from everyformer.core.state import State
 from everyformer.data.dataset import Dataset
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
 from everyformer.genes.config import ModelConfig
+from everyformer.lab.bench.timing import seconds_of, summary
 from everyformer.lab.compare.results import Sample
 from everyformer.models.base import Model
 from everyformer.models.build import build_model
@@ -105,21 +104,22 @@ def _fill(model: Model, ids: Tensor) -> State | None:
 
 def _token(model: Model, ids: Tensor, state: State | None) -> float:
     """Median seconds of a token after ``ids``, whose state is ``state``."""
-    times: list[float] = []
-    while len(times) < WARM_UP + TIMED:
-        token = torch.randint(0, model.config.vocabulary, (1, 1), device=ids.device)
-        synchronise(ids.device)
-        start = time.perf_counter()
+    tokens = iter(torch.randint(0, model.config.vocabulary, (WARM_UP + TIMED, 1, 1)).to(ids.device))
+
+    def token() -> None:
+        nonlocal ids, state
         if state is None:
-            ids = torch.cat((ids, token), 1)
+            ids = torch.cat((ids, next(tokens)), 1)
             model(ids, last=1)
         else:
-            state = model(token, state=state).state
-        synchronise(ids.device)
-        times.append(time.perf_counter() - start)
-        if state is None and times[0] > SLOW:
-            return times[0]
-    return statistics.median(times[WARM_UP:])
+            state = model(next(tokens), state=state).state
+
+    device = ids.device.type
+    first = seconds_of(token, device)
+    if first > (SLOW if state is None else math.inf):
+        return first
+    times = [seconds_of(token, device) for _ in range(WARM_UP - 1 + TIMED)]
+    return summary(times[WARM_UP - 1 :])[0]
 
 
 @torch.inference_mode()

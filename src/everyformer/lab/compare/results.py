@@ -39,7 +39,7 @@ class Calibrated(TypedDict):
     """Training speed of a member, measured with all members in turn before any is trained."""
 
     seconds: float
-    """a step: the member's usual share of the quietest round of all"""
+    """a step, in the quietest round of all"""
     rounds: list[float]
     """seconds a step in each round; that of the first, shorter one where there was no time for more
     of them"""

@@ -25,7 +25,8 @@ from everyformer.core.config import from_dict, to_dict
 from everyformer.core.devices import pick_device
 from everyformer.data.dataset import Dataset
 from everyformer.genes.config import ModelConfig
-from everyformer.lab.bench.measure import LEAST_SAMPLES, peak_of
+from everyformer.lab.bench.measure import peak_of
+from everyformer.lab.bench.timing import LEAST_SAMPLES, turns
 from everyformer.lab.compare.decoding import Decoded, Filled, contexts, decode
 from everyformer.system.allocator import keep_freed_memory, return_freed_memory
 from everyformer.system.sealed import read_json, write_json
@@ -165,24 +166,21 @@ def main(folder: Path) -> int:
             return _choose(sheet, folder, dataset, stop)
         # before any thread has a heap of its own
         return_freed_memory()
-        while not sheet.complete:
-            number = min(map(sheet.times, sheet.runs))
-            if number > 0:
+        for name in turns(sheet.runs, sheet.times, lambda: sheet.complete):
+            if stop.received is not None:
+                return 143
+            if min(map(sheet.times, sheet.runs)) > 0:
                 keep_freed_memory()
-            for name, run in sheet.runs.items():
-                if stop.received is not None:
-                    return 143
-                if sheet.times(name) > number:
-                    continue
-                sheet.write(folder, at=name)
-                try:
-                    with status(f"timing a few steps of {name}"):
-                        known = sheet.measured.get(name)
-                        write = partial(decode, contexts=lengths, filled=filled, device=device)
-                        run = in_precision(run, sheet.precisions.get(name, run.training.precision))
-                        sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
-                except Stopped as stopped:
-                    return 128 + stopped.number
+            sheet.write(folder, at=name)
+            run = sheet.runs[name]
+            run = in_precision(run, sheet.precisions.get(name, run.training.precision))
+            try:
+                with status(f"timing a few steps of {name}"):
+                    write = partial(decode, contexts=lengths, filled=filled, device=device)
+                    known = sheet.measured.get(name)
+                    sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
+            except Stopped as stopped:
+                return 128 + stopped.number
         sheet.write(folder)
     return 143 if stop.received is not None else 0
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.lab.experiments.figures import bars, lines, panels, plot_matrix
+from everyformer.lab.experiments.figures import Bars, Lines, Matrices
 from everyformer.lab.experiments.measures import listed, mean, scored_accuracy
 from everyformer.lab.experiments.study import Batches, Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -53,17 +53,16 @@ def addressing(study: Study) -> Outcome:
 
     The members with a bias get no positions in the embedding, so that the bias alone addresses.
     """
-    curves: dict[str, list[float]] = {}
     biases: dict[str, Tensor] = {}
     for name in study.each(VARIANTS):
         model = build(name)
-        curves[name] = study.fit(model, sums(LENGTH), 600)
-        study.keep(name, mean(curves[name][-20:]), "loss {:.3f}")
+        losses = study.fit(model, sums(LENGTH), 600, arm=name)
+        study.keep(name, mean(losses[-20:]), "loss {:.3f}")
         if study.seed == 0 and name in ("aft-local", "aft-full"):
             with trace(model) as traced, torch.no_grad():
                 model(torch.zeros(1, LENGTH, dtype=torch.long))
             first = next(iter(traced.find("position_bias").values()))
-            biases[name] = first.reshape(-1, *first.shape[-2:])[0]
+            biases[f"{name}: w in layer 0"] = first.reshape(-1, *first.shape[-2:])[0]
     numbers = study.numbers
     blind = min(numbers["aft-simple, no position"])
     able = {name: max(numbers[name]) for name in ("aft-local", "aft-full", "aft-conv")}
@@ -73,13 +72,9 @@ def addressing(study: Study) -> Outcome:
         f"with a learned table in the embedding gets to {min(numbers['aft-simple']):.2f} to "
         f"{max(numbers['aft-simple']):.2f} (guessing: {math.log(SYMBOLS):.2f})."
     )
-    figure, axes = panels(len(biases), (3.4 * len(biases), 3))
-    labels = {"xlabel": "source position", "ylabel": "target position"}
-    for axis, (name, bias) in zip(axes, biases.items(), strict=True):
-        image = plot_matrix(axis, bias, title=f"{name}: w in layer 0", **labels)
-        figure.colorbar(image, ax=axis, shrink=0.8)
     holds = max(able.values()) < 0.1 and blind > 1.0
-    return study.outcome(holds, sentence, loss=lines(curves), bias=figure)
+    matrices = Matrices(biases, ("source position", "target position"))
+    return study.outcome(holds, sentence, loss=Lines(study.losses), bias=matrices)
 
 
 @experiment(
@@ -102,7 +97,5 @@ def kernel_length(study: Study) -> Outcome:
         f"AFT-conv trained at 32 tokens solves {short:.1%} of the targets at 32 and {long:.1%} at "
         "128, where AFT-full and AFT-local have no bias at all (their tables end)."
     )
-    heights = {"32 (trained)": short, "128": long}
-    figure = bars(heights, colours=("C0", "C1"), xlabel="tokens at test", ylabel="accuracy")
-    figure.axes[0].set_ylim(0, 1)
+    figure = Bars({"32 (trained)": short, "128": long}, "accuracy at so many tokens", top=1)
     return study.outcome(short > 0.95 and long > 0.9, sentence, accuracy=figure)

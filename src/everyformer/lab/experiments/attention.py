@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from everyformer.core.outputs import ModelOutput
 from everyformer.functional import attention
-from everyformer.lab.experiments.figures import lines, panels, plot
-from everyformer.lab.experiments.measures import accuracy, load, mean, model_for
+from everyformer.lab.experiments.figures import Lines
+from everyformer.lab.experiments.measures import accuracy, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 
 DIMENSIONS = (4, 16, 64, 256, 1024)
@@ -23,7 +23,9 @@ KEYS = 64
 )
 def saturation(study: Study) -> Outcome:
     """q, k ~ N(0,1)^D: scores have variance D, so unscaled softmax becomes one-hot as D grows."""
-    arms, parts, last = ("scaled", "unscaled"), ("entropy", "gradient"), DIMENSIONS[-1]
+    names = {"scaled": "with 1/sqrt(D)", "unscaled": "without"}
+    parts = {"entropy": "entropy of a row (nats)", "gradient": "gradient to a row's scores"}
+    arms, last = tuple(names), DIMENSIONS[-1]
     study.order(f"{part} {arm} D={d}" for arm in arms for d in (4, last) for part in parts)
     curves: dict[tuple[str, str], list[list[float]]] = {}
     for arm in study.each(arms):
@@ -40,14 +42,13 @@ def saturation(study: Study) -> Outcome:
         f"value with 1/sqrt(D) and {unscaled_left:.0%} without; at D={last} the gradient to the "
         f"scores of the median row is {faded:.1%} of the scaled one."
     )
-    figure, axes = panels(2, (7, 3))
-    labels = ("entropy of a row (nats)", "gradient to a row's scores")
-    for axis, part, label in zip(axes, parts, labels, strict=True):
-        by_arm = {
-            name: [mean(values) for values in zip(*curves[part, arm], strict=True)]
-            for arm, name in zip(arms, ("with 1/sqrt(D)", "without"), strict=True)
-        }
-        plot(axis, by_arm, DIMENSIONS, ("head dimension D", label), xscale="log")
+    figure = [
+        Lines(
+            {name: curves[part, arm] for arm, name in names.items()},
+            DIMENSIONS, ("head dimension D", label), log="x",
+        )
+        for part, label in parts.items()
+    ]  # fmt: skip
     holds = entropy_left > 0.9 and unscaled_left < 0.3 and faded < 0.3
     return study.outcome(holds, sentence, curves=figure)
 
@@ -94,20 +95,19 @@ class LSTMModel(nn.Module):
 def recall(study: Study) -> Outcome:
     """Key-value pairs, then the keys again: attention finds the values, an equal LSTM does not."""
     data = load(source="recall", length=32, symbols=32, pairs=8)
-    curves: dict[str, list[list[float]]] = {"attention": [], "lstm": []}
     sizes = {}
-    for name in study.each(curves):
+    for name in study.each(("attention", "lstm")):
         if name == "attention":
             model: nn.Module = model_for(data, name, width=64, layers=2, heads=2)
         else:
             model = LSTMModel(data.vocabulary, 64, 76)
         sizes[name] = sum(p.numel() for p in model.parameters())
-        curves[name].append(study.fit(model, (data, 64), 1000))
+        study.fit(model, (data, 64), 1000, arm=name)
         study.keep(name, accuracy(model, data), "{:.1%} of the values")
     sentence = (
         f"With 8 pairs, {sizes['attention']:,} parameters of attention recall [attention|.1%] of "
         f"the values and {sizes['lstm']:,} of a two-layer LSTM [lstm|.1%], after equal steps."
     )
     holds = study.mean("attention") > 0.95 and study.mean("lstm") < 0.6
-    figure = lines(curves, level=math.log(data.vocabulary / 2))
+    figure = Lines(study.losses, levels={"guessing a value": math.log(data.vocabulary / 2)})
     return study.outcome(holds, sentence, loss=figure)

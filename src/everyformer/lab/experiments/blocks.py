@@ -1,7 +1,6 @@
 """Blocks: what lies in a far one is sorted in, and how sharply (Sinkhorn); what n of them save and
 lose, and what shifted heads give (blockwise attention)."""
 
-import itertools
 from typing import Any
 
 import torch
@@ -9,7 +8,7 @@ from torch import Tensor, nn
 
 from everyformer.core.trace import trace
 from everyformer.genes.mixers.patterned import PatternAttention
-from everyformer.lab.experiments.figures import panels, plot, plot_bars
+from everyformer.lab.experiments.figures import Bars, Lines, Matrices
 from everyformer.lab.experiments.measures import held_out, load, scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_mixer, create_model
@@ -47,14 +46,13 @@ def gaps(generator: torch.Generator) -> tuple[Tensor, Tensor]:
 def far_block(study: Study) -> Outcome:
     """Copying 32 symbols in one layer whose queries read 16 keys: the nearest, or 8 sorted in."""
     study.order(ARMS)
-    curves: dict[str, list[float]] = {}
     matrices: dict[str, Tensor] = {}
     for name, (member, options) in study.each(ARMS.items()):
-        test = gaps(torch.Generator().manual_seed(1000 + study.seed))
+        test = study.fresh(gaps, 1000)
         model = create_model(member, "mlm", **COPIER, **options)
         if name == "sinkhorn":
             matrices["start"] = sort_matrices(model, test[0])
-        curves[name] = study.fit(model, gaps, 1000)
+        study.fit(model, gaps, 1000, arm=name)
         study.keep(name, scored_accuracy(model, *test), "{:.1%}")
         if name == "sinkhorn":
             matrices["trained"] = sort_matrices(model, test[0])
@@ -69,12 +67,10 @@ def far_block(study: Study) -> Outcome:
     filled, local, before, after = study.numbers.values()
     sharper = all(a > b for a, b in zip(before, after, strict=True))
     holds = sharper and min(filled) > sum(local) / len(local) + MARGIN
-    figure, [losses, *axes] = panels(5, (10, 3))
-    plot(losses, curves)
-    drawn = itertools.product(matrices.items(), range(2))
-    for axis, ((when, p), head) in zip(axes, drawn, strict=True):
-        axis.imshow(p[0, head].numpy(), vmin=0, vmax=1, cmap="viridis")
-        axis.set(title=f"P, {when}, head {head + 1}", xlabel="block sorted in")
+    drawn = {
+        f"P, {when}, head {head + 1}": p[0, head] for when, p in matrices.items() for head in (0, 1)
+    }
+    figure = Lines(study.losses), Matrices(drawn, ("block sorted in", ""))
     return study.outcome(holds, sentence, sorting=figure)
 
 
@@ -117,12 +113,14 @@ def blocks(study: Study) -> Outcome:
     sizes: dict[str, Any] = {
         "member": "blockwise", "width": 96, "layers": 3, "heads": 6, "position": "learned",
     }  # fmt: skip
-    for name, model in study.models(arms, (data, 16), 500, **sizes):
-        study.keep(name, held_out(model, data, "loss", limit=256), "{:.3f} nats a hidden byte")
+    study.measure(
+        arms, (data, 16), 500, lambda model: held_out(model, data, "loss", limit=256),
+        "{:.3f} nats a hidden byte", **sizes,
+    )  # fmt: skip
     sizes = {"member": "blockwise", "task": "mlm", "blocks": 2, **COPIER}
-    for name, model in study.models(COPIERS, gaps, 600, **sizes):
-        test = gaps(torch.Generator().manual_seed(1000 + study.seed))
-        study.keep(name, scored_accuracy(model, *test), "{:.1%}")
+    study.measure(
+        COPIERS, gaps, 600, lambda model: scored_accuracy(model, *study.fresh(gaps, 1000)), **sizes
+    )
     pairs, operations = scores[1]
     shares = ", ".join(
         f"{scores[n][0] / pairs:.1%} and {scores[n][1] / operations:.0%} with {n}"
@@ -140,18 +138,18 @@ def blocks(study: Study) -> Outcome:
     inverse = all(scores[n][0] * n == pairs for n in COUNTS)
     close = max(two, three) < whole * (1 + NEAR)
     apart = min(study.numbers[moved]) > study.mean(stayed) + MARGIN
-    figure, [cost, text, copy] = panels(3, (10, 3))
-    part: dict[str, list[float]] = {
+    cost: dict[str, list[float]] = {
         label: [scores[count][n] / scores[1][n] for count in COUNTS]
         for n, label in enumerate(("scores", "operations"))
     }
-    part["1 / n"] = [1 / n for n in COUNTS]
-    plot(cost, part, COUNTS, ("blocks n", "share of attention's"), ylim=(0, 1.05))
-    cost.set_xticks(COUNTS)
-    plot_bars(text, {"n=1": whole, "n=2": two, "n=3": three}, ylabel="nats a hidden byte")
-    text.set_ylim(bottom=0.9 * whole)
-    copied = {name.removeprefix("copied, "): study.mean(name) for name in COPIERS}
-    plot_bars(copy, copied, ylabel="share copied")
+    cost["1 / n"] = [1 / n for n in COUNTS]
+    text = {f"n={n}": study.numbers[MASKED.format(n)] for n in (1, 2, 3)}
+    copied = {name.removeprefix("copied, "): study.numbers[name] for name in COPIERS}
+    figure = (
+        Lines(cost, COUNTS, ("blocks n", "share of attention's"), limits=(0, 1.05)),
+        Bars(text, "nats a hidden byte", near=True),
+        Bars(copied, "share copied"),
+    )
     return study.outcome(inverse and close and apart, sentence, cost=figure)
 
 

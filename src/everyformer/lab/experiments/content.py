@@ -1,17 +1,17 @@
 """Attention that is of low rank or routed: slots, spectra, clusters, and how operations grow."""
 
 import math
-import time
+from functools import partial
 from statistics import median
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
-from everyformer.lab.experiments.figures import lines, panels, plot
+from everyformer.lab.bench.timing import seconds_of
+from everyformer.lab.experiments.figures import Lines, Matrices
 from everyformer.lab.experiments.measures import accuracy, held_out, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -68,19 +68,21 @@ def low_rank(study: Study) -> Outcome:
         f"{mean(shares):.1%} of their sum. Nats a hidden byte: {full:.3f} with full attention, "
         f"{by_slots}."
     )
-    figure, axes = panels(3, (10, 3))
     costs = {
         name: [ops / 1e9 for ops in study.series(name + ", operations at {}", LENGTHS)]
         for name in growth
     }
-    labels = "length", "GFLOP of a layer, forward"
-    plot(axes[0], costs, LENGTHS, labels, xscale="log", yscale="log")
-    for curve in spectra:
-        axes[1].plot(range(1, TEXT + 1), curve.tolist())
-    axes[1].axvline(TEXT // 4, linestyle=":", color="grey")
-    axes[1].set(xlabel="singular values", ylabel="share of their sum", ylim=(0, 1.02))
-    labels = "slots k", "nats a hidden byte (dotted: attention)"
-    plot(axes[2], {"linformer": losses}, SLOTS, labels, level=full, xscale="log")
+    figure = [
+        Lines(costs, LENGTHS, ("length", "GFLOP of a layer, forward"), log="xy"),
+        Lines(
+            {"attention": [curve.tolist() for curve in spectra]}, range(1, TEXT + 1),
+            ("singular values", "share of their sum"), style="-", at=TEXT // 4, limits=(0, 1.02),
+        ),
+        Lines(
+            {"linformer": losses}, SLOTS, ("slots k", "nats a hidden byte"), log="x",
+            levels={"attention": full},
+        ),
+    ]  # fmt: skip
     few, some, many = (loss - full for loss in losses)
     cheap = growth["linformer"] < 2.05 and faster < 0.5 and min(shares) > SHARE
     return study.outcome(cheap and some < few and many < few / 2, sentence, rank=figure)
@@ -90,13 +92,9 @@ def low_rank(study: Study) -> Outcome:
 def cost(name: str, length: int, repeats: int) -> tuple[int, float]:
     """Operations and median seconds of a layer's forward pass."""
     mixer = create_mixer(name, width=64, heads=4, max_length=length).eval()
-    x, times = torch.randn(1, length, 64), []
-    operations = count_flops(lambda: mixer(x))
-    for _ in range(repeats):
-        start = time.perf_counter()
-        mixer(x)
-        times.append(time.perf_counter() - start)
-    return operations, median(times)
+    call = partial(mixer, torch.randn(1, length, 64))
+    operations = count_flops(call)
+    return operations, median(seconds_of(call, "cpu") for _ in range(repeats))
 
 
 @torch.no_grad()
@@ -127,15 +125,16 @@ def far_slots(study: Study) -> Outcome:
     """Copying 32 symbols: what lies two segments back is in slots, or out of reach."""
     data = load("lm", source="copy", length=4 * CHUNK, symbols=16)
     sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4}
-    for name, model in study.models(READERS, (data, 32), 600, position="learned", **sizes):
-        study.keep(name, accuracy(model, data), "{:.1%}")
+    study.measure(
+        READERS, (data, 32), 600, lambda model: accuracy(model, data), position="learned", **sizes
+    )
     sentence = (
         f"In two layers, {CHUNK // 2} slots for every segment of {CHUNK} tokens copy "
         f"[linformer-chunked|.1%] of 16 symbols that were read 32 tokens before; attention to the "
         f"last {CHUNK} tokens copies [attention, window 16|.1%]."
     )
     worst, window = min(study.numbers["linformer-chunked"]), study.mean("attention, window 16")
-    return study.outcome(worst > window + 0.3, sentence, loss=lines(study.losses))
+    return study.outcome(worst > window + 0.3, sentence, loss=Lines(study.losses))
 
 
 WINDOW = 8
@@ -163,13 +162,11 @@ def routed_copy(study: Study) -> Outcome:
         "hashed, K=8": ("routing", {"clusters": 8, "window": WINDOW, "update": "none"}),
         **{f"routed, K={k}": ("routing", {"clusters": k, "window": WINDOW}) for k in CLUSTERS},
     }
-    ends: dict[str, list[float]] = {}
     sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 4}
     for name, model in study.models(arms, (data, 32), 600, position="learned", **sizes):
         study.keep(name, accuracy(model, data), "{:.1%}")
-        ends.setdefault(name, []).append(mean(study.losses[name][-20:]))
         if name == MAIN:
-            figure = clusters_figure(model, next(iter(data.validation_batches(256, 256))).inputs)
+            nearest = clusters(model, next(iter(data.validation_batches(256, 256))).inputs)
     counted = [float(mixing_operations(length)) for length in COUNTED]
     first, last = COUNTED[0], COUNTED[-1]
     power = math.log(counted[-1] / counted[0]) / math.log(last / first)
@@ -182,16 +179,18 @@ def routed_copy(study: Study) -> Outcome:
         "[hashed, K=8|.1%] by K=8. Operations of the mixing grow like L^"
         f"{power:.2f} from {first:,} to {last:,} tokens."
     )
-    loss, [left, right] = panels(2, (8, 3))
-    for name, style in (("local heads", "--"), ("dense heads", ":")):
-        left.axhline(mean(ends[name]), linestyle=style, color="grey", label=name)
-    by_clusters = {"routed": [mean(ends[f"routed, K={k}"]) for k in CLUSTERS]}
-    labels = f"clusters K, {WINDOW} members seen", "loss (nats)"
-    plot(left, by_clusters, CLUSTERS, labels, ticks=True, xscale="log")
+    ends = {arm: mean(mean(run[-20:]) for run in runs) for arm, runs in study.losses.items()}
     growth = {f"L^{p}": [counted[0] * (n / first) ** p for n in COUNTED] for p in (1, 1.5, 2)}
     growth["routing, K = w = sqrt(L)"] = counted
-    labels = "tokens", "operations of the mixing"
-    plot(right, growth, COUNTED, labels, xscale="log", yscale="log")
+    loss = [
+        Lines(
+            {"routed": [ends[f"routed, K={k}"] for k in CLUSTERS]}, CLUSTERS,
+            (f"clusters K, {WINDOW} members seen", "loss (nats)"), log="x",
+            levels={arm: ends[arm] for arm in ("local heads", "dense heads")},
+        ),
+        Lines(growth, COUNTED, ("tokens", "operations of the mixing"), log="xy"),
+    ]  # fmt: skip
+    figure = Matrices(nearest, ("token", "text"))
     copied = study.mean(MAIN) > 0.8 and study.mean("local heads") < 0.2
     return study.outcome(copied and abs(power - 1.5) < 0.1, sentence, clusters=figure, loss=loss)
 
@@ -208,14 +207,9 @@ def mixing_operations(length: int) -> int:
     return counted - 2 * length * matrices
 
 
-def clusters_figure(model: Model, inputs: Tensor) -> Figure:
+def clusters(model: Model, inputs: Tensor) -> dict[str, Tensor]:
     """The nearest centroid of every token of a few texts, in the routed heads of the last layer."""
     with torch.no_grad(), trace(model) as traced:
         model(inputs[:12])
-    clusters = list(traced.find("clusters").values())[-1]
-    figure, axes = panels(clusters.shape[1], (8, 2.6))
-    for number, axis in enumerate(axes):
-        axis.imshow(clusters[:, number].numpy(), cmap="tab10", vmin=0, vmax=9, interpolation="none")
-        axis.axvline(inputs.shape[1] / 2 - 0.5, color="black", linewidth=1)
-        axis.set(xlabel="token", ylabel="text", title=f"routed head {number + 1}", aspect="auto")
-    return figure
+    last = list(traced.find("clusters").values())[-1]
+    return {f"routed head {n + 1}": last[:, n].long() for n in range(last.shape[1])}

@@ -1,8 +1,6 @@
-"""Decision Transformer where it acts: paths joined from pieces, the return that is asked for, the
-steps that are read, and when rewards come."""
+"""Decision Transformer where it acts: paths joined from pieces, and the return asked for."""
 
 import itertools
-from collections.abc import Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -10,13 +8,13 @@ import torch
 
 from everyformer.core.mask import Mask
 from everyformer.data.config import DataConfig
-from everyformer.data.episodes.kind import EpisodeDataset, episode_dataset
+from everyformer.data.episodes.kind import episode_dataset
 from everyformer.data.episodes.trajectories import Trajectories
 from everyformer.data.episodes.walks import GraphWalk
-from everyformer.lab.experiments.figures import bars, lines
+from everyformer.lab.experiments.figures import Bars, Lines
 from everyformer.lab.experiments.measures import mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
-from everyformer.lab.experiments.worlds import ALL, LIMIT, PLACES, KeyToDoor, played, pole, poles
+from everyformer.lab.experiments.worlds import LIMIT, KeyToDoor, played, pole, poles
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.models.decision import DecisionModel
@@ -63,9 +61,9 @@ def key_to_door(study: Study) -> Outcome:
         walks = rooms.record(study.steps(2000), seed)
         study.keep("the data", mean(walks.returns.tolist()), "open {:.0%}")
         for arm in study.arms(ARMS):
-            data, model = learnt(study, arm, walks, 1200, lr=2e-3, context=rooms.steps)
+            model = learnt(study, arm, walks, 1200, lr=2e-3, context=rooms.steps)
             target = 1.0 if arm == "decision-transformer" else None
-            opened = reached(study, model, data, target, [KeyToDoor() for _ in range(200)])
+            opened = played(model, target, [KeyToDoor() for _ in range(200)], 1000 + seed)
             study.keep(arm, opened, "opens {:.0%}")
     sentence = (
         "Asked for the reward, the Decision Transformer opens [decision-transformer|.0%] of the "
@@ -73,8 +71,7 @@ def key_to_door(study: Study) -> Outcome:
         "of the best tenth [percent-bc|.0%], and the same layers without returns [no-return|.0%]."
     )
     m = study.means()
-    percent = {name: 100 * share for name, share in m.items()}
-    figure = bars(percent, (7, 3), ylabel="doors opened (%)", ylim=(0, 100))
+    figure = Bars(study.numbers, "doors opened", top=1)
     holds = m["decision-transformer"] > max(m["the data"], m["no-return"], m["bc"]) + 0.3
     return study.outcome(holds, sentence, doors=figure)
 
@@ -89,9 +86,10 @@ def key_to_door(study: Study) -> Outcome:
 def asked_returns(study: Study) -> Outcome:
     """The mean return for every target, after training on mixed data."""
     for seed in study.seeds():
-        data, model = learnt(study, "decision-transformer", poles(seed), 600)
+        model = learnt(study, "decision-transformer", poles(seed), 600)
         for target in TARGETS:
-            study.keep(f"{target:g}", reached(study, model, data, target))
+            worlds = [pole() for _ in range(PLAYED)]
+            study.keep(f"{target:g}", played(model, target, worlds, 1000 + seed))
         study.say(f"reaches {study.latest('.0f')}")
     *within, beyond = study.series("{:g}", TARGETS)
     reaches = ", ".join(f"{value:.0f} for {target}" for target, value in study.means().items())
@@ -99,70 +97,12 @@ def asked_returns(study: Study) -> Outcome:
         f"What is reached by what is asked for: {reaches}; no episode of the data has more than "
         f"{LIMIT}."
     )
-    curves = {"reached": study.curves("{:g}", TARGETS), "asked for": TARGETS}
-    figure = lines(curves, TARGETS, ("return asked for", "mean return reached"))
+    curves: Any = {"reached": study.curves("{:g}", TARGETS), "asked for": TARGETS}
+    figure = Lines(curves, TARGETS, ("return asked for", "mean return reached"))
     rising = all(after > before for before, after in itertools.pairwise(within))
     best = within[-1]
     holds = rising and best > 2 * within[0] and abs(beyond - best) < 0.2 * best
     return study.outcome(holds, sentence, returns=figure)
-
-
-@experiment(
-    "with the velocities of the pole hidden, a Decision Transformer that reads 20 steps holds it "
-    "up at least 1.5 times as long as one that reads the last step alone, asked for the same; what "
-    "one step is worth where nothing is hidden is told beside it",
-    members=MEMBERS,
-    minutes=5,
-)
-def hidden_velocities(study: Study) -> Outcome:
-    """The mean return, which is the number of steps, of three readers asked for the best."""
-    arms = {"20 steps": (20, PLACES), "1 step": (1, PLACES), "1 step, nothing hidden": (1, ALL)}
-    for seed in study.seeds():
-        for arm, (context, seen) in study.arms(arms.items()):
-            episodes = poles(seed, seen)
-            data, model = learnt(study, "decision-transformer", episodes, 600, context=context)
-            best = data.returns.return_max
-            study.keep(arm, reached(study, model, data, best, seen=seen), "{:.0f}")
-    sentence = (
-        "With its velocities hidden the pole is up for [20 steps|.0f] of 200 steps where 20 steps "
-        "are read and for [1 step|.0f] where one is; one step of all that there is to see holds it "
-        "up for [1 step, nothing hidden|.0f]."
-    )
-    m = study.means()
-    figure = bars(m, (5, 3), ylabel="mean return")
-    return study.outcome(m["20 steps"] > 1.5 * m["1 step"], sentence, context=figure)
-
-
-@experiment(
-    "where all of an episode's rewards come with its last step, a Decision Transformer that is "
-    "asked for the best of the data reaches at least four fifths of what it does where they come "
-    "at every step",
-    members=MEMBERS,
-    minutes=3,
-)
-def delayed_rewards(study: Study) -> Outcome:
-    """The mean return, of rewards at every step and of rewards at the end, and of cloning, which
-    reads none."""
-    arms = {
-        "at every step": ("decision-transformer", False),
-        "at the end": ("decision-transformer", True),
-        "not read (bc)": ("bc", False),
-    }
-    for seed in study.seeds():
-        episodes = poles(seed)
-        study.keep("the data", episodes.statistics.return_mean, "{:.0f}")
-        for name, (arm, delayed) in study.arms(arms.items()):
-            data, model = learnt(study, arm, episodes, 600, delayed=delayed)
-            target = None if arm == "bc" else data.returns.return_max
-            study.keep(name, reached(study, model, data, target), "{:.0f}")
-    sentence = (
-        "Asked for the best of the data, it reaches [at the end|.0f] with rewards at the end and "
-        "[at every step|.0f] with rewards at every step; the data have [the data|.0f] on average, "
-        "and behaviour cloning reaches [not read (bc)|.0f]."
-    )
-    m = study.means()
-    figure = bars(m, (5, 3), ylabel="mean return")
-    return study.outcome(m["at the end"] > 0.8 * m["at every step"], sentence, returns=figure)
 
 
 def learnt(
@@ -174,29 +114,14 @@ def learnt(
     lr: float = 1e-3,
     heads: int = 1,
     context: int = 10,
-    delayed: bool = False,
-) -> tuple[EpisodeDataset, Model]:
-    """The data and a model of one of `ARMS` after so many updates on the episodes."""
+) -> DecisionModel:
+    """A model of one of `ARMS` after so many updates on the episodes."""
     member, best = ARMS[arm]
-    config = DataConfig(seed=study.seed, context=context, best=best, delayed=delayed)
+    config = DataConfig(seed=study.seed, context=context, best=best)
     data = episode_dataset(episodes, config, "decision", "episodes")
     model = create_model(member, data.task, **data.model_options, heads=heads, **SIZES)
-    return data, study.train(model, data, updates, batch=BATCH, lr=lr, threads=1, device="cpu")
-
-
-def reached(
-    study: Study,
-    model: Model,
-    data: EpisodeDataset,
-    target: float | None,
-    worlds: Sequence[Any] | None = None,
-    seen: Any = slice(None),
-) -> float:
-    """The mean return of an episode in each of the worlds (default: poles), asked for ``target``;
-    ``seen`` are the entries of observations that are read."""
-    acting, seed = cast("DecisionModel", model), 1000 + study.seed
-    worlds = worlds or [pole() for _ in range(PLAYED)]
-    return played(acting, target, worlds, seed, seen=seen, delayed=data.delayed)
+    study.train(model, data, updates, batch=BATCH, lr=lr, threads=1, device="cpu")
+    return cast("DecisionModel", model)
 
 
 @experiment(
@@ -216,7 +141,7 @@ def stitching(study: Study) -> Outcome:
         walks = graph.record(WALKS, seed)
         study.keep(BEST, in_the_data(walks, graph), "is {:.0%}")
         for arm in study.arms(ARMS):
-            _, model = learnt(study, arm, walks, 1500, heads=4, context=STEPS)
+            model = learnt(study, arm, walks, 1500, heads=4, context=STEPS)
             study.keep(arm, shortest(model, graph), "finds {:.0%}")
     sentence = (
         "From [decision-transformer|.0%] of the nodes the Decision Transformer takes a shortest "
@@ -225,8 +150,7 @@ def stitching(study: Study) -> Outcome:
         "returns from [no-return|.0%]."
     )
     m = study.means()
-    percent = {name: 100 * share for name, share in m.items()}
-    figure = bars(percent, (7, 3), ylabel="nodes with a shortest path (%)")
+    figure = Bars(study.numbers, "nodes with a shortest path")
     holds = m["decision-transformer"] > max(m[BEST], m["no-return"], m["bc"]) + 0.1
     return study.outcome(holds, sentence, share=figure)
 

@@ -12,6 +12,7 @@ task.
 """
 
 import argparse
+import itertools
 import math
 import statistics
 from collections.abc import Iterator, Sequence
@@ -114,13 +115,11 @@ def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) 
 
 def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
     """Train all that is missing in ``folder``, seed by seed, and keep the table up to date."""
-    for seed in range(seeds):
-        for task in tasks:
-            fill(folder, task, SETTINGS[task], [m.name for m in list_members(task=task)], seed)
-    for task in tasks:
-        longer = replace(SETTINGS[task], steps=LONGER * SETTINGS[task].steps)
-        for seed in range(seeds):
-            fill(folder, task, longer, lagging(read(folder), task), seed)
+    for times, seed, task in itertools.product((1, LONGER), range(seeds), tasks):
+        setting = replace(SETTINGS[task], steps=times * SETTINGS[task].steps)
+        every = [member.name for member in list_members(task=task)]
+        chosen = every if times == 1 else lagging(read(folder), task)
+        fill(folder, task, setting, chosen, seed)
 
 
 def fill(folder: Path, task: str, setting: Recipe, members: Sequence[str], seed: int) -> None:
@@ -205,7 +204,6 @@ def page(rows: list[dict[str, Any]]) -> Iterator[str]:
         if any(row["task"] == task for row in rows):
             yield from ("", f"## {task}", "")
             yield from _table(rows, task)
-            yield from _caught_up(rows, task)
 
 
 def of_member(member: str, rows: list[dict[str, Any]]) -> Iterator[str]:
@@ -216,11 +214,10 @@ def of_member(member: str, rows: list[dict[str, Any]]) -> Iterator[str]:
         means, middle = means_of(rows, task)
         if member not in means:
             continue
-        later, more = means_of(rows, task, LONGER)[0], "-"
-        slow = lagging(rows, task)
-        if member in slow[1:] and member in later:
-            more = f"{later[member]:.3f} ({later[slow[0]]:.3f})"
-        mark = " (behind)" if member in slow[1:] else ""
+        later, [usual, *slow] = means_of(rows, task, LONGER)[0], lagging(rows, task) or [""]
+        caught_up = member in slow and member in later
+        more = f"{later[member]:.3f} ({later[usual]:.3f})" if caught_up else "-"
+        mark = " (behind)" if member in slow else ""
         yield f"| {task} | {means[member]:.3f}{mark} | {middle:.3f} | {more} |"
 
 
@@ -239,9 +236,6 @@ def _table(rows: list[dict[str, Any]], task: str) -> Iterator[str]:
         loss = f"{means[name]:.3f}" if values else "failed"
         mark = " (behind)" if values and means[name] > LAGGING * middle else ""
         yield f"| {name} | {loss}{mark} | {_span(values)} | {len(values)} | {change or '-'} |"
-
-
-def _caught_up(rows: list[dict[str, Any]], task: str) -> Iterator[str]:
     longer = losses_of(rows, task, LONGER)
     if longer:
         yield from ("", f"Those behind and the one in the middle, {LONGER} times the steps:", "")

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from everyformer.core.modules import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory
-from everyformer.lab.experiments.figures import lines
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -89,13 +89,10 @@ def outcome_of(study: Study) -> Outcome:
         "[without, 0 stored: near|.2f] nats."
     )
     curves = {part: study.curves(f"with, {{}} stored: {part}", SIZES) for part in ("far", "near")}
-    labels = "tokens stored (dotted: far, trained without)", "loss of values (nats)"
-    at = range(len(SIZES))
-    figure = lines(curves, at, labels, level=without)
-    axis = figure.axes[0]
-    axis.axhline(GUESSED, color="C3", linestyle="--", label=f"guessing, {GUESSED:.2f}")
-    axis.legend(fontsize=7)
-    axis.set_xticks(at, [f"{stored:,}" for stored in SIZES])
+    figure = Lines(
+        curves, [f"{stored:,}" for stored in SIZES], ("tokens stored", "loss of values (nats)"),
+        levels={"far, trained without": without, f"guessing, {GUESSED:.2f}": GUESSED},
+    )  # fmt: skip
     falls = all(later < earlier for earlier, later in itertools.pairwise(losses))
     holds = falls and losses[-1] < SHARE * min(without, GUESSED)
     return study.outcome(holds, sentence, size=figure)

@@ -1,4 +1,4 @@
-"""Depth that adapts or is shared: chased pointers, texts reversed, and how long tokens run.
+"""Depth that adapts: chased pointers, and how long tokens run.
 
 A text of pointers is a table of 6 nodes in which each points to another, then queries: a node, and
 how many hops to go from it, 1 to 4. A layer can look one hop up, so a query of k hops needs about
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.trace import trace
 from everyformer.genes.depth.early_exits import leaving_at, set_threshold
-from everyformer.lab.experiments.figures import lines, panels
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.measures import mean, scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
@@ -31,7 +31,6 @@ COSTS = (0.01, 0.05, 0.2)
 GROWTH, FALL, RIGHT = 0.5, 0.5, 0.95
 THRESHOLDS = (0.1, 0.3, 0.5, 0.7, 0.9)
 BETTER, EARLIER = 0.05, 0.5
-LABEL = "chi > 0.1 ... 0.9"
 
 
 class Chaser(nn.Module):
@@ -134,7 +133,7 @@ def halting(study: Study) -> Outcome:
     curves = {
         f"tau = {tau:g}": study.curves(f"tau {tau:g}, hops {{}}: steps", hops) for tau in COSTS
     }
-    figure = lines(curves, hops, ("hops", "steps of a query"), size=(4.5, 3), ticks=True)
+    figure = Lines(curves, hops, ("hops", "steps of a query"))
     return study.outcome(rises and falls and worst > RIGHT, sentence, hops=figure)
 
 
@@ -183,94 +182,15 @@ def exits(study: Study) -> Outcome:
         "[mixed, chi > 0.5: right|.1%] after [mixed, chi > 0.5: layers|.2f] layers, "
         f"{at['mixed'][-1]:.1%} at the last."
     )
-    figure, axes = panels(len(arms), size=(7.5, 3))
-    for axis, arm in zip(axes, arms, strict=True):
-        axis.plot(layers, at[arm], marker="o", label="all at one layer")
-        chosen = arm + ", chi > {:g}: "
-        by_layers = study.series(chosen + "layers", THRESHOLDS)
-        axis.plot(by_layers, study.series(chosen + "right", THRESHOLDS), marker="s", label=LABEL)
-        axis.set(title=arm, xlabel="layers on average", ylabel="queries answered", ylim=(0, 1.02))
-        axis.legend(loc="lower right")
+    figure = [
+        Lines(
+            {"all at one layer": at[arm],
+             "chi > 0.1 ... 0.9": study.series(arm + ", chi > {:g}: right", THRESHOLDS)},
+            {"all at one layer": layers,
+             "chi > 0.1 ... 0.9": study.series(arm + ", chi > {:g}: layers", THRESHOLDS)},
+            ("layers on average", "queries answered"), title=arm, limits=(0, 1.02),
+        )
+        for arm in arms
+    ]  # fmt: skip
     holds = right - same > BETTER and leave[-1] - leave[0] > EARLIER
     return study.outcome(holds, sentence, pareto=figure)
-
-
-SYMBOLS, TRAINED, LENGTHS = 8, 8, (4, 8, 10, 12, 14, 16)
-"""kinds of symbols of a text that is reversed, its longest in training, and those measured"""
-LONGER = tuple(length for length in LENGTHS if length > TRAINED)
-MARGIN = 0.1
-START = 16
-"""positions begin at 0 to this, so that those of the longest texts are learned"""
-SHARED, UNSHARED, CONTROL = "1 layer 6 times", "6 layers", "6 layers, random start"
-ARMS: dict[str, dict[str, Any]] = {
-    SHARED: {"layers": 1, "depth_options": {"steps": STEPS, "halting": "none", "start": START}},
-    UNSHARED: {"layers": STEPS, "depth": "plain", "position": "sinusoidal"},
-    CONTROL: {
-        "layers": STEPS,
-        "depth_options": {"steps": 1, "halting": "none", "signal": "none", "start": START},
-    },
-}
-"""models that take as many operations a token"""
-
-
-@experiment(
-    f"trained to reverse up to {TRAINED} symbols, one layer that is applied {STEPS} times, at "
-    f"positions that begin anywhere, gets over {100 * MARGIN:.0f} points more symbols of texts of "
-    f"{LONGER[0]} to {LONGER[-1]} right than {STEPS} layers with {STEPS} times its parameters",
-    members=("universal",),
-    minutes=12,
-)
-def reversing(study: Study) -> Outcome:
-    """x_1 .. x_n 0 x_n .. x_1, n = 1 .. 8 in training, by one layer six times and by six layers.
-
-    With positions that always begin at 0, those of longer texts are never seen. Positions of
-    universal begin anywhere in training. That is an option of the depth, not of what is shared, so
-    six different layers that have it too are a control. They come out ahead of the one layer: what
-    carries over to longer texts is where positions begin, and sharing saves parameters. Counted are
-    symbols, each after the right ones.
-
-    One seed was tried first: of 64 symbols that are all different, with norms last, nothing was
-    learned in 800 steps; so there are 8 symbols and norms come first. The paper's texts
-    (section 3.2) are of 40 and 400 symbols.
-    """
-    sizes: dict[str, Any] = {
-        "width": 32, "heads": 2, "vocabulary": SYMBOLS + 1, "max_length": 2 * LENGTHS[-1] + 1,
-        "dropout": 0.0, "embedding_dropout": 0.0, "wiring": "pre",
-    }  # fmt: skip
-    for arm, model in study.models(ARMS, reversals, 4000, member="universal", **sizes):
-        study.keep(f"{arm}: parameters", sum(w.numel() for w in model.stack.parameters()))
-        generator = torch.Generator().manual_seed(1_000_000 + study.seed)
-        for length in LENGTHS:
-            share = scored_accuracy(model, *reversed_rows(length, 256, generator))
-            study.keep(f"{arm}, {length} symbols: right", share)
-        shares = mean(study.numbers[f"{arm}, {n} symbols: right"][-1] for n in LONGER)
-        study.keep(f"{arm}, longer: right", shares, "{:.1%}")
-    known = f"{TRAINED} symbols: right"
-    sentence = (
-        f"Of texts of {LONGER[0]} to {LONGER[-1]} symbols [{SHARED}, longer: right|.1%] are right "
-        f"with [{SHARED}: parameters|,.0f] parameters in one layer applied {STEPS} times, "
-        f"[{UNSHARED}, longer: right|.1%] with [{UNSHARED}: parameters|,.0f] in {STEPS} layers; of "
-        f"{TRAINED} symbols [{SHARED}, {known}|.1%] and [{UNSHARED}, {known}|.1%]. {STEPS} layers "
-        f"whose positions begin anywhere too come to [{CONTROL}, longer: right|.1%]."
-    )
-    curves = {arm: study.curves(arm + ", {} symbols: right", LENGTHS) for arm in ARMS}
-    labels = "symbols", "right in the reversed half"
-    figure = lines(curves, LENGTHS, labels, size=(5, 3.2), ylim=(0, 1))
-    figure.axes[0].axvline(TRAINED, color="grey", linestyle=":")
-    shared, unshared = study.series("{}, longer: right", (SHARED, UNSHARED))
-    return study.outcome(shared - unshared > MARGIN, sentence, length=figure)
-
-
-def reversals(generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """A batch of texts of one length."""
-    length = int(torch.randint(1, TRAINED + 1, (1,), generator=generator))
-    return reversed_rows(length, 32, generator)
-
-
-def reversed_rows(length: int, rows: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Inputs and targets (rows, 2 length): symbols from 1 on, 0, and the same backwards."""
-    symbols = torch.randint(1, SYMBOLS + 1, (rows, length), generator=generator)
-    text = torch.cat((symbols, symbols.new_zeros(rows, 1), symbols.flip(1)), 1)
-    targets = text[:, 1:].clone()
-    targets[:, :length] = -100
-    return text[:, :-1], targets

@@ -1,16 +1,14 @@
 """Longer texts: documents read whole or cut, how windows should grow with depth, and tables of
 positions made longer.
 
-Sources: Beltagy et al. 2020, arXiv 2004.05150, section 6 (IMDB and Hyperpartisan: 95.7 and 94.8
-against 95.3 and 87.4 of RoBERTa on 512 tokens, the gain lying with long documents), table 4 (bits a
+Sources: Beltagy et al. 2020, arXiv 2004.05150, section 6 (documents read whole beat
+RoBERTa on their first 512 tokens), table 4 (bits a
 character of text8 after 150,000 steps: windows that grow 1.21, of one size 1.23, that shrink 1.24)
 and table 5 (bits a character of a RoBERTa on 4,096 tokens: fresh positions 10.3, repeated ones
 1.96, trained on 1.71); Zaheer et al. 2020, arXiv 2007.14062, table 4.
 """
 
 import math
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +16,7 @@ from torch import Tensor
 
 from everyformer.genes.positions.learned import Learned
 from everyformer.genes.positions.sinusoidal import Sinusoidal
-from everyformer.lab.experiments.figures import bars
+from everyformer.lab.experiments.figures import Bars
 from everyformer.lab.experiments.measures import held_out, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -28,20 +26,16 @@ from everyformer.models.lengthen import lengthen
 
 LONG, SHORT = 512, 64
 """tokens of a generated document, and those of one that is cut"""
-TEXT, CUT = 1024, 128
-"""the same of real texts, in BPE tokens of about four bytes"""
 NOISE, CLASSES, CUES = 4, 4, 4
 """symbols of a generated document: noise, and one a class, `CUES` times side by side"""
-READERS: dict[str, tuple[str, bool, dict[str, Any]]] = {
-    "longformer": ("longformer", True, {"window": 32}),
-    "bigbird": ("bigbird", True, {"block_size": 16, "random_blocks": 2}),
-    "attention": ("attention", True, {}),
-    "attention, cut": ("attention", False, {}),
+READERS: dict[str, tuple[str, int, dict[str, Any]]] = {
+    "longformer": ("longformer", LONG, {"window": 32}),
+    "bigbird": ("bigbird", LONG, {"block_size": 16, "random_blocks": 2}),
+    "attention": ("attention", LONG, {}),
+    "attention, cut": ("attention", SHORT, {}),
 }
-"""arm -> member, True: it reads documents whole, options"""
-MARGIN, GAIN = 0.3, 0.02
-"""share of generated documents, and of real texts"""
-Classify = Callable[[Study, str, int, dict[str, Any]], float]
+"""arm -> member, tokens that it reads, options"""
+MARGIN = 0.3
 
 
 @experiment(
@@ -52,37 +46,18 @@ Classify = Callable[[Study, str, int, dict[str, Any]], float]
 )
 def documents(study: Study) -> Outcome:
     """Share of held-out generated documents whose class is predicted."""
-    texts = f"documents of {LONG} symbols, of which {CUES}, anywhere, tell the class of {CLASSES},"
-    return compared(study, generated, (LONG, SHORT), texts, MARGIN)
-
-
-@experiment(
-    "long texts are classified at least 2% more often on 1,024 tokens than on the first 128",
-    members=("longformer", "bigbird"),
-    minutes=30,
-    data="long texts in a folder for each class",
-)
-def reviews(study: Study) -> Outcome:
-    """Share of held-out real texts whose class is predicted."""
-    texts = f"texts of {Path(str(study.source)).name}, cut to {TEXT:,} tokens,"
-    return compared(study, real, (TEXT, CUT), texts, GAIN)
-
-
-def compared(
-    study: Study, classify: Classify, tokens: tuple[int, int], texts: str, margin: float
-) -> Outcome:
-    """All arms, on ``tokens`` of a document whole and cut."""
     for _ in study.seeds():
-        for name, (member, whole, options) in study.arms(READERS.items()):
-            study.keep(name, classify(study, member, tokens[0 if whole else 1], options))
+        for name, (member, length, options) in study.arms(READERS.items()):
+            study.keep(name, classified(study, member, length, options))
         study.say(f"right: {study.latest('.1%')}")
     sentence = (
-        f"Of {texts} Longformer classifies [longformer|.1%], BigBird [bigbird|.1%] and attention "
-        f"[attention|.1%]; on the first {tokens[1]} tokens attention [attention, cut|.1%]."
+        f"Of documents of {LONG} symbols, of which {CUES}, anywhere, tell the class of {CLASSES}, "
+        "Longformer classifies [longformer|.1%], BigBird [bigbird|.1%] and attention "
+        f"[attention|.1%]; on the first {SHORT} tokens attention [attention, cut|.1%]."
     )
     m = study.means()
-    figure = bars(m, (5, 3), ylabel="documents classified", ylim=(0, 1))
-    holds = min(m["longformer"], m["bigbird"]) > m["attention, cut"] + margin
+    figure = Bars(study.numbers, "documents classified", top=1)
+    holds = min(m["longformer"], m["bigbird"]) > m["attention, cut"] + MARGIN
     return study.outcome(holds, sentence, accuracy=figure)
 
 
@@ -94,52 +69,29 @@ def cued(generator: torch.Generator, rows: int = 16) -> tuple[Tensor, Tensor]:
     return inputs.scatter(1, positions, NOISE + classes[:, None].expand(-1, CUES)), classes
 
 
-def generated(study: Study, member: str, length: int, options: dict[str, Any]) -> float:
-    """Accuracy of a model of ``length`` tokens on generated documents."""
-    model = classifier(member, length, NOISE + CLASSES, CLASSES, options)
+def classified(study: Study, member: str, length: int, options: dict[str, Any]) -> float:
+    """Accuracy of a model of ``length`` tokens, which reads the class token, a global one."""
+    model = create_model(
+        member, "classify-text", width=32, layers=2, heads=2, vocabulary=NOISE + CLASSES,
+        classes=CLASSES, max_length=length, pooling="class", **{"position": None, **options},
+    )  # fmt: skip
 
     def cut(generator: torch.Generator) -> tuple[Tensor, Tensor]:
         inputs, classes = cued(generator)
         return inputs[:, :length], classes
 
     study.fit(model, cut, 200)
-    inputs, classes = cued(torch.Generator().manual_seed(5000 + study.seed), 256)
+    inputs, classes = study.fresh(cued, 5000, 256)
     parts = inputs[:, :length].split(32)
     with torch.no_grad():
         guesses = torch.cat([model(part).logits.argmax(-1) for part in parts])
     return float((guesses == classes).float().mean())
 
 
-def real(study: Study, member: str, length: int, options: dict[str, Any]) -> float:
-    """Accuracy of a model of ``length`` tokens on the data."""
-    sizes: dict[str, Any] = {"length": length, "tokenizer": "bpe:2000"}
-    data = load("classify-text", source=study.source, seed=study.seed, **sizes)
-    model = classifier(
-        member, length, data.vocabulary, len(data.classes), {"position": "sinusoidal", **options}
-    )
-    how: dict[str, Any] = {"warmup": 0.1, "weight_decay": 0.1, "checkpoint_every": None}
-    study.train(model, data, 800, batch=8, lr=1e-3, **how)
-    return held_out(model, data, "accuracy", batch=8)
-
-
-def classifier(
-    member: str, length: int, vocabulary: int, classes: int, options: dict[str, Any]
-) -> Model:
-    """Two layers; the class token, which is read, is a global one in both."""
-    return create_model(
-        member, "classify-text", width=32, layers=2, heads=2, vocabulary=vocabulary,
-        classes=classes, max_length=length, pooling="class", **{"position": None, **options},
-    )  # fmt: skip
-
-
 GROWING = (4, 8, 32, 128)
 """windows of the layers, first layer first; half of each lies before a token"""
 EQUAL = sum(GROWING) // len(GROWING) // 2 * 2
-WINDOWS = {
-    "growing": GROWING,
-    "of one size": (EQUAL,) * len(GROWING),
-    "shrinking": GROWING[::-1],
-}
+WINDOWS = {"growing": GROWING, "of one size": (EQUAL,) * len(GROWING), "shrinking": GROWING[::-1]}
 BETTER = 0.995
 """loss of growing windows over that of the others, at most"""
 
@@ -155,19 +107,18 @@ def windows(study: Study) -> Outcome:
     data = load("lm", source=study.source or "stdlib", length=256)
     arms = {name: {"window": by_layer(*each)} for name, each in WINDOWS.items()}
     sizes: dict[str, Any] = {"width": 64, "layers": len(GROWING), "heads": 4, "position": "rope"}
-    for name, model in study.models(arms, (data, 8), 500, member="longformer", **sizes):
-        bits = held_out(model, data, "loss", limit=256) / math.log(2)
-        study.keep(name, bits, "{:.3f} bits a byte")
+    study.measure(
+        arms, (data, 8), 500,
+        lambda model: held_out(model, data, "loss", limit=256) / math.log(2),
+        "{:.3f} bits a byte", member="longformer", **sizes,
+    )  # fmt: skip
     sentence = (
         f"Language models of bytes of {data.name} with windows of {', '.join(map(str, GROWING))} "
         f"from the first layer to the last need [growing|.3f] bits a byte, with {EQUAL} in all "
         "layers [of one size|.3f], in reverse order [shrinking|.3f]."
     )
     every = study.numbers.values()
-    lowest = min(min(values) for values in every)
-    figure = bars(study.means(), ylabel="bits a byte", ylim=(0.95 * lowest, None))
-    for n, values in enumerate(every):
-        figure.axes[0].plot([n] * len(values), values, "k.", markersize=4)
+    figure = Bars(study.numbers, "bits a byte", near=True)
     holds = all(one <= BETTER * min(others) for one, *others in zip(*every, strict=True))
     return study.outcome(holds, sentence, order=figure)
 
@@ -226,7 +177,7 @@ def extension(study: Study) -> Outcome:
         for before, repeated, fresh, repeated_after, fresh_after
         in zip(*study.numbers.values(), strict=True)
     )  # fmt: skip
-    figure = bars(study.means(), (5, 3), ylabel="nats a hidden byte")
+    figure = Bars(study.numbers, "nats a hidden byte")
     return study.outcome(holds, sentence, loss=figure)
 
 

@@ -21,7 +21,7 @@ from everyformer.genes.depth.exit_targets import first_agreeing
 from everyformer.lab.exits.calibration import Calibration, drawn_prompts
 from everyformer.lab.exits.learn_then_test import Guarantee
 from everyformer.lab.exits.resplits import resplit
-from everyformer.lab.experiments.figures import panels
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.measures import listed, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -80,14 +80,15 @@ def confidence(study: Study) -> Outcome:
         "threshold that passed leaves [certified: layers|.2f] layers a token, with a risk of "
         "[certified: risk|.3f]."
     )
-    figure, [axis] = panels(size=(4.5, 3.2))
-    for kind, curve in curves.items():
-        axis.plot(*zip(*curve, strict=True), marker="o", markersize=3, label=kind)
-    axis.plot(EVERY, fixed, color="grey", marker="o", markersize=3, label="all at one layer")
-    best = study.mean("oracle: layers"), study.mean("oracle: agree")
-    axis.plot(*best, "*", color="black", label="first layer that agrees")
-    axis.set(xlabel="layers on average", ylabel="agree with the last layer")
-    axis.legend()
+    drawn = {
+        **{kind: np.transpose(curve).tolist() for kind, curve in curves.items()},
+        "all at one layer": [list(EVERY), fixed],
+        "first layer that agrees": [[study.mean("oracle: layers")], [study.mean("oracle: agree")]],
+    }
+    figure = Lines(
+        {name: y for name, (_, y) in drawn.items()}, {name: x for name, (x, _) in drawn.items()},
+        ("layers on average", "agree with the last layer"),
+    )  # fmt: skip
     holds = min(there.values()) - one > BETTER and worst <= PROMISE.epsilon
     return study.outcome(holds, sentence, agreement=figure)
 

@@ -1,63 +1,26 @@
-"""gMLP and aMLP: what the spatial matrix learns, what it cannot align, and CIFAR-10 (JPEG), small:
-the set-up of 17 tokens, and three mixers side by side."""
+"""gMLP and aMLP: what the spatial matrix learns, what it cannot align, and three mixers side by
+side on CIFAR-10 (JPEG)."""
 
 import math
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.core.trace import trace
 from everyformer.data.dataset import Dataset
-from everyformer.lab.experiments.figures import bars, panels, plot, plot_matrix
-from everyformer.lab.experiments.measures import accuracy, load, model_for
+from everyformer.lab.experiments.figures import Bars, Lines, Matrices
+from everyformer.lab.experiments.measures import accuracy, held_out, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 
-BATCH, GMLP_STEPS, MIXER_STEPS = 32, 1500, 600
+BATCH, MIXER_STEPS = 32, 600
 WANTS = "CIFAR-10 as a folder or zip of train/CLASS/*.png (or jpg) and test/CLASS/*.png"
 SIDE_BY_SIDE: dict[str, dict] = {
     "vit": {"layers": 4},
     "gmlp": {"layers": 8},
     "aft-conv": {"layers": 4, "dims": 2, "kernel": 5},
 }
-
-
-@experiment(
-    "17 tokens reach over 35% top-1 at a small size, and training accuracy lies above test",
-    members=("gmlp",),
-    minutes=12,
-    data=WANTS,
-)
-def cifar_gmlp(study: Study) -> Outcome:
-    """Patch 8, 16 patches and a class token, learned positions, dropout, 4 heads of W, f = 4 d."""
-    data = load("classify-image", source=study.source)
-    figures: dict[str, Figure] = {}
-    for seed in study.seeds():
-        model = model_for(
-            data, "gmlp", width=128, layers=3, patch=8, pooling="class", position="learned",
-            std=0.0, embedding_dropout=0.1, head_hidden=256, sgu_heads=4, spatial_init="wide",
-        )  # fmt: skip
-        if seed == 0:
-            figures["start"] = matrices_figure(model, "W at the start")
-        study.fit(model, (data, BATCH), GMLP_STEPS, lr=1e-3)
-        if seed == 0:
-            figures["learned"] = matrices_figure(model, "W after training")
-        best = {part: top(model, data, part) for part in ("train", "test")}
-        for part, shares in best.items():
-            for k, share in enumerate(shares, start=1):
-                study.keep(f"top-{k} {part}", share)
-        study.say(f"top-1 {best['train'][0]:.1%} train, {best['test'][0]:.1%} test")
-    epochs = study.steps(GMLP_STEPS) * BATCH / 20000
-    sentence = (
-        f"CIFAR-10 (JPEG), 2,000 training images a class, width 128, 3 layers, {epochs:.1f} "
-        "epochs: top-1 [top-1 test|.1%] and top-5 [top-5 test|.1%] on the test images, top-1 "
-        "[top-1 train|.1%] on the training images; the gap is the overfitting that the set-up is "
-        "known for."
-    )
-    train, test = study.mean("top-1 train"), study.mean("top-1 test")
-    return study.outcome(test > 0.35 and train > test, sentence, **figures)
 
 
 @experiment(
@@ -75,7 +38,7 @@ def cifar_mixers(study: Study) -> Outcome:
         model = model_for(data, name, width=96, heads=4, patch=4, **options)
         sizes[name] = sum(p.numel() for p in model.parameters())
         study.fit(model, (data, BATCH), MIXER_STEPS, lr=1e-3, weight_decay=0.05)
-        share = top(model, data, "test")[0]
+        share = held_out(model, data, "accuracy", batch=100)
         study.keep(f"{name} top-1", share)
         reach[name] = distances(model, data)
         study.say(f"{name} {share:.1%}")
@@ -83,40 +46,9 @@ def cifar_mixers(study: Study) -> Outcome:
     each = ", ".join(f"{n} {s:.1%} ({sizes[n]:,} parameters)" for n, s in shares.items())
     sentence = f"CIFAR-10 (JPEG), {study.steps(MIXER_STEPS)} steps of {BATCH}: test top-1 {each}."
     labels = "layer", "mean distance that is read (patches)"
-    figure, [axis] = panels()
-    for name, far in reach.items():
-        plot(axis, {name: far}, range(1, len(far) + 1), labels)
+    layers = {name: range(1, len(far) + 1) for name, far in reach.items()}
     spread = max(shares.values()) - min(shares.values())
-    return study.outcome(spread < 0.10, sentence, distance=figure)
-
-
-@torch.no_grad()
-def top(model: nn.Module, data: Dataset, part: str) -> list[float]:
-    """Share of images whose class is among the 1 to 5 likeliest."""
-    if part == "test":
-        batches = list(data.validation_batches(100))
-    else:
-        batches = [data.train_batch(step, 100, 12345) for step in range(20)]
-    hits, total = torch.zeros(5), 0
-    for batch in batches:
-        right = model(batch.inputs).logits.topk(5).indices == batch.targets[:, None]
-        hits += torch.stack([right[:, :k].any(1).sum() for k in range(1, 6)])
-        total += len(batch.targets)
-    return (hits / total).tolist()
-
-
-def matrices_figure(model: nn.Module, title: str) -> Figure:
-    """W of every layer: each head, and their mean (a picture, not an equivalent model)."""
-    layers = [block.mixer.matrix(17).detach() for block in model.stack.blocks]  # type: ignore[union-attr]
-    heads = len(layers[0])
-    figure = Figure(figsize=(1.6 * (heads + 1), 1.7 * len(layers)), layout="tight")
-    axes = figure.subplots(len(layers), heads + 1, squeeze=False)
-    for row, matrices in zip(axes, layers, strict=True):
-        for n, (axis, matrix) in enumerate(zip(row, [*matrices, matrices.mean(0)], strict=True)):
-            plot_matrix(axis, matrix, xticks=[], yticks=[])
-            axis.set_title("mean" if n == heads else f"head {n + 1}", fontsize=7)
-    figure.suptitle(title)
-    return figure
+    return study.outcome(spread < 0.10, sentence, distance=Lines(reach, layers, labels))
 
 
 @torch.no_grad()
@@ -174,10 +106,7 @@ def toeplitz(study: Study) -> Outcome:
         f"at least {solved:.1%}; the largest diagonals read offsets {order[0]:+d} and "
         f"{order[1]:+d}."
     )
-    figure, [axis] = panels(size=(4, 3.4))
-    labels = {"xlabel": "input position", "ylabel": "output position"}
-    image = plot_matrix(axis, learned[0], title="learned W, layer 0", **labels)
-    figure.colorbar(image, ax=axis)
+    figure = Matrices({"learned W, layer 0": learned[0]}, ("input position", "output position"))
     return study.outcome(share > 0.85 and solved > 0.95, sentence, matrix=figure)
 
 
@@ -230,12 +159,13 @@ def alignment(study: Study) -> Outcome:
     """Associative recall: pairs stand elsewhere in every text, so a static matrix cannot align."""
     data = load(source="recall", length=32, symbols=32, pairs=8)
     arms = {"gmlp": {}, "amlp": {"attention_dim": 32}}
-    for name, model in study.models(arms, (data, 64), 1500, lr=2e-3, width=64, layers=3):
-        study.keep(name, accuracy(model, data), "{:.1%}")
+    study.measure(
+        arms, (data, 64), 1500, lambda model: accuracy(model, data), lr=2e-3, width=64, layers=3
+    )
     m = study.means()
     sentence = (
         "With 8 associations gMLP recalls [gmlp|.1%] of the values and aMLP, with one tiny head "
         "of 32 channels a layer, [amlp|.1%]."
     )
-    figure = bars(m, colours=("C0", "C1"), ylabel="values recalled", ylim=(0, 1))
+    figure = Bars(study.numbers, "values recalled", top=1)
     return study.outcome(m["amlp"] > m["gmlp"] + 0.2, sentence, recall=figure)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from everyformer.lab.experiments.figures import lines
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.body import create_body
 
@@ -54,6 +54,6 @@ def near_identity(study: Study) -> Outcome:
     rising = all(a < b for values in curves.values() for a, b in itertools.pairwise(values[1:]))
     _, gru, bare, post = study.series("{}, own token", MEASURED)
     labels = "b_g at the start", "cosine of output and input"
-    figure = lines(curves, BIASES, labels, size=(4.5, 3))
+    figure = Lines(curves, BIASES, labels)
     holds = min(gru, bare) > 0.9 and gru - post > 0.1 and rising
     return study.outcome(holds, sentence, bias=figure)

@@ -16,7 +16,7 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.lab.experiments.figures import lines, panels, plot
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.measures import accuracy, held_out, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_mixer
@@ -84,15 +84,21 @@ def random_features(study: Study) -> Outcome:
         f"standard deviation {UNIT:g} and M={ROWS[2]} positive features err by {unit:.2g}, "
         f"trigonometric ones by {unit_last:.2g}, plain averaging by {plain_unit:.2g}."
     )
-    figure, axes = panels(3, (10, 3))
-    for axis, scale in zip(axes, (SMALL, UNIT), strict=False):
-        curves = {n: [mean(errors[n, scale, rows]) for rows in ROWS] for n in ESTIMATES}
-        curves["plain averaging"] = [study.mean(PLAIN.format(scale))] * len(ROWS)
-        axis.set(title=f"q, k of std {scale:g}", xscale="log", yscale="log")
-        plot(axis, curves, ROWS, ("rows M", "relative squared error" if scale == SMALL else ""))
-    both = {kind: study.series(RATIO.format(kind, "{:g}"), NORMS) for kind in KINDS}
-    title = "orthogonal over independent"
-    plot(axes[2], both, NORMS, ("norm of x and y", ""), level=1, ylim=(0, 1.1), title=title)
+    plain_of = {scale: study.mean(PLAIN.format(scale)) for scale in (SMALL, UNIT)}
+    figure = [
+        *(
+            Lines(
+                {n: [mean(errors[n, scale, rows]) for rows in ROWS] for n in ESTIMATES}, ROWS,
+                ("rows M", "relative squared error"), log="xy", title=f"q, k of std {scale:g}",
+                levels={"plain averaging": plain_of[scale]},
+            )
+            for scale in (SMALL, UNIT)
+        ),
+        Lines(
+            {kind: study.series(RATIO.format(kind, "{:g}"), NORMS) for kind in KINDS}, NORMS,
+            ("norm of x and y", "orthogonal over independent"), limits=(0, 1.1),
+        ),
+    ]  # fmt: skip
     small = [study.numbers[RATIO.format("positive", f"{norm:g}")] for norm in NORMS[:2]]
     better = all(ratio < 1 for ratios in small for ratio in ratios)
     holds = better and 0.5 < rate < 2 and unit < unit_last and many < plain
@@ -147,9 +153,10 @@ ARMS: dict[str, tuple[str, dict[str, Any]]] = {
 def gates(study: Study) -> Outcome:
     """Bits per byte of three small language models that differ in their features and the gate."""
     data = load(length=256)
-    for name, model in study.models(ARMS, (data, 8), 400, width=64, layers=2, heads=4):
-        bits = held_out(model, data, "bits_per_byte", limit=128)
-        study.keep(name, bits, "{:.3f} bits per byte")
+    study.measure(
+        ARMS, (data, 8), 400, lambda model: held_out(model, data, "bits_per_byte", limit=128),
+        "{:.3f} bits per byte", width=64, layers=2, heads=4,
+    )  # fmt: skip
     cost = {name: step_cost(member, options) for name, (member, options) in ARMS.items()}
     for name, costs in cost.items():
         for tokens, (operations, _) in costs.items():
@@ -165,7 +172,7 @@ def gates(study: Study) -> Outcome:
         f"paper's large models are better with Fourier features than with elu also without gates: "
         f"here they are {'better' if rfa < linear else 'not'}."
     )
-    figure = lines(study.losses, smooth=20, ylabel="training loss (nats)")
+    figure = Lines(study.losses, smooth=20)
     return study.outcome(flat and gated < 0.98 * min(rfa, linear), sentence, loss=figure)
 
 
@@ -193,8 +200,9 @@ def constant_state(study: Study) -> Outcome:
     data = load("lm", source="copy", length=32, symbols=16)
     sizes: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2}
     arms: dict[str, Any] = {"linear": {}, "attention": {}}
-    for name, model in study.models(arms, (data, 64), 600, position="learned", **sizes):
-        study.keep(name, accuracy(model, data), "{:.1%}")
+    study.measure(
+        arms, (data, 64), 600, lambda model: accuracy(model, data), position="learned", **sizes
+    )
     cost = {name: step_cost(name, {}) for name in arms}
     flat = len(set(cost["linear"].values())) == 1
     ours, theirs = (cost[name][4096] for name in ("linear", "attention"))
@@ -206,4 +214,4 @@ def constant_state(study: Study) -> Outcome:
         f"{theirs[1]:,} bytes and {theirs[0]:,} operations after 4,096."
     )
     holds = flat and min(study.numbers["linear"]) > 0.99
-    return study.outcome(holds, sentence, loss=lines(study.losses, yscale="log"))
+    return study.outcome(holds, sentence, loss=Lines(study.losses, log="y"))

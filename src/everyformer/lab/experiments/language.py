@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from everyformer.data.dataset import Dataset
 from everyformer.data.masking import MaskedTextDataset
-from everyformer.lab.experiments.figures import bars, lines
+from everyformer.lab.experiments.figures import Bars, Lines
 from everyformer.lab.experiments.measures import held_out, listed, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
@@ -33,16 +33,18 @@ PIXELS: dict[str, dict] = {
 def density(study: Study) -> Outcome:
     """Equal width, depth and steps; 784 pixels an image (or 64 of the built-in digits)."""
     data = load("pixels", source=study.source or "digits")
-    for name, model in study.models(PIXELS, (data, 8), 250, width=64, layers=3, heads=4):
-        bits = held_out(model, data, "bits_per_dim", batch=8, limit=200)
-        study.keep(name, bits, "{:.3f} bits/dim")
+    study.measure(
+        PIXELS, (data, 8), 250,
+        lambda model: held_out(model, data, "bits_per_dim", batch=8, limit=200),
+        "{:.3f} bits/dim", width=64, layers=3, heads=4,
+    )  # fmt: skip
     m = study.means()
     best = min((name for name in m if name != "attention"), key=m.__getitem__)
     sentence = (
         f"Bits/dim on {data.name} after equal steps: {study.listed('.3f')}; the best AFT is {best}."
     )
     holds = m[best] < 1.05 * m["attention"] and m[best] < m["aft-simple"]
-    figure = lines(study.losses, smooth=10, ylabel="training loss (nats a pixel)")
+    figure = Lines(study.losses, labels=("step", "loss (nats a pixel)"), smooth=10)
     return study.outcome(holds, sentence, loss=figure)
 
 
@@ -75,9 +77,9 @@ def bytes_against_counts(study: Study) -> Outcome:
         "[5-gram|.3f]."
     )
     m = study.means()
-    figure = lines({"gpt": curves}, smooth=100, level=m["gpt"], ylabel="bits per byte", ylim=(0, 6))
-    figure.axes[0].axhline(m["5-gram"], color="C1", linestyle="--", label="5-gram, validation")
-    figure.axes[0].legend()
+    held = {f"{name}, held out": m[name] for name in ("gpt", "5-gram")}
+    labels = "step", "bits per byte"
+    figure = Lines({"gpt": curves}, labels=labels, smooth=100, levels=held, limits=(0, 6))
     return study.outcome(m["gpt"] < 0.95 * m["5-gram"], sentence, loss=figure)
 
 
@@ -164,7 +166,8 @@ def fill_in(study: Study) -> Outcome:
         "[unigram, accuracy|.1%] ([unigram, nats|.2f])."
     )
     right = {name: m[f"{name}, accuracy"] for name in READERS}
-    figure = bars(right, colours=("C0", "C1", "C7"), ylabel="hidden bytes guessed", ylim=(0, 1))
+    guessed = {name: study.numbers[f"{name}, accuracy"] for name in READERS}
+    figure = Bars(guessed, "hidden bytes guessed", top=1)
     better = right["bert"] > max(right["gpt"], right["unigram"]) + MARGIN
     surer = m["bert, nats"] < min(m["gpt, nats"], m["unigram, nats"])
     return study.outcome(better and surer, sentence, accuracy=figure)

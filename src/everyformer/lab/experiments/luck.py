@@ -21,8 +21,6 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
-from matplotlib.figure import Figure
-
 from everyformer.core.student import power
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -33,7 +31,7 @@ from everyformer.lab.compare.plan import Entrant, entrants, job
 from everyformer.lab.compare.results import Metric, TableRow
 from everyformer.lab.compare.summary import member_row, rank
 from everyformer.lab.compare.verdict import verdict
-from everyformer.lab.experiments.figures import panels
+from everyformer.lab.experiments.figures import Bars, Lines, Panel
 from everyformer.lab.experiments.study import Outcome, Study, experiment, finished
 from everyformer.system.files import write_text
 from everyformer.system.machine import LoadMeter, cores
@@ -212,23 +210,19 @@ def rate(study: Study, name: str) -> tuple[float, float, float]:
     return hits / sum(counts), max(0.0, low), min(1.0, high)
 
 
-def drawn(study: Study, arms: Sequence[str]) -> Figure:
+def drawn(study: Study, arms: Sequence[str]) -> list[Panel]:
     """Rates of equal members with their intervals; what is found against how large it is."""
-    figure, [left, right] = panels(2, size=(8, 3))
     names = ["named, 1 seed", "named, 3 seeds", *(f"told apart, {w}" for w in (*KINDS, *MACHINES))]
-    for n, name in enumerate(names):
-        share, low, high = (100 * value for value in rate(study, name))
-        left.errorbar([share], [n], xerr=[[share - low], [high - share]], fmt="oC0", capsize=2)
-    left.axvline(100 * ERROR, color="grey", linestyle=":")
-    left.set_yticks(range(len(names)), names)
-    left.invert_yaxis()
-    left.set(xlabel="% of comparisons with itself")
-    for form, colour in (("found, {}", "oC1"), ("foreseen, {}", "xk")):
-        x, y = ([study.mean(name.format(arm)) for arm in arms] for name in (RATIO, form))
-        right.plot(x, y, colour, label=form[:-4])
-    right.set(xlabel="difference / smallest that shows", ylabel="share")
-    right.legend(loc="lower right")
-    return figure
+    rates = {name: rate(study, name) for name in names if name in study.numbers}
+    found = {kind: study.series(f"{kind}, {{}}", arms) for kind in ("found", "foreseen")}
+    sizes = study.series(RATIO, arms)
+    return [
+        Bars(
+            {name: share for name, (share, *_) in rates.items()}, "of comparisons with itself",
+            {name: (low, high) for name, (_, low, high) in rates.items()}, level=ERROR,
+        ),
+        Lines(found, sizes, ("difference / smallest that shows", "share"), style="o"),
+    ]  # fmt: skip
 
 
 @contextmanager

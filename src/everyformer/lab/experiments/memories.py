@@ -13,13 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.modules import memories_of
 from everyformer.core.trace import trace
 from everyformer.data.text import TextDataset
-from everyformer.lab.experiments.figures import bars, lines, panels, plot
+from everyformer.lab.experiments.figures import Bars, Lines
 from everyformer.lab.experiments.measures import listed, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -89,13 +88,14 @@ def segments(study: Study) -> Outcome:
         f"{MEMORIES[-1]} was [{FASTER}|.0f] times as fast as a window of {MEMORIES[-1]} that "
         "slides byte by byte."
     )
-    figure, [left, right] = panels(2, (8, 3.2))
-    ticks, label = range(len(MEMORIES)), "loss (nats a byte)"
-    left.plot(ticks, by_memory, marker="o")
-    left.axvline(MEMORIES.index(SLOTS), color="grey", linestyle=":")
-    left.set_xticks(ticks, [str(slots) for slots in MEMORIES])
-    left.set(xlabel=f"memory in evaluation (trained with {SLOTS})", ylabel=label)
-    plot(right, curves, middles, (f"position in a segment of {LENGTH}", label), style=".-")
+    label = "loss (nats a byte)"
+    figure = [
+        Lines(
+            {"with memory": by_memory}, [str(slots) for slots in MEMORIES],
+            ("memory in evaluation", label), at=str(SLOTS),
+        ),
+        Lines(curves, middles, (f"position in a segment of {LENGTH}", label), ".-"),
+    ]  # fmt: skip
     holds = longest < trained_at < none and gain > DIFFERENCE and gain > 2 * later
     return study.outcome(holds, sentence, memory=figure)
 
@@ -111,9 +111,7 @@ def in_order(model: Model, text: TextDataset, slots: int) -> dict[str, Any]:
     """The evaluation of the whole held-out part, read in order with so long a memory."""
     for memory in memories_of(model):
         memory.slots = slots
-    evaluation = evaluate_long(model, text, mode="recurrent", streams=4)
-    assert evaluation is not None
-    return evaluation
+    return evaluate_long(model, text, mode="recurrent", streams=4) or {}
 
 
 def at_positions(parts: list[dict[str, Any]], first: int, last: int) -> float:
@@ -131,8 +129,7 @@ def speed(model: Model, text: TextDataset, study: Study) -> float:
         memory.slots = 0
     validation = text.validation[: longest + slid + 1]
     window = dataclasses.replace(text, length=longest, validation=validation)
-    sliding = evaluate_long(model, window, mode="sliding", stride=1, batch=8)
-    assert sliding is not None
+    sliding: Any = evaluate_long(model, window, mode="sliding", stride=1, batch=8)
     # the first window scores all of its targets at once: only those that slid in count
     share = slid / sliding["scored"]
     return float(ordered / (sliding["tokens_per_second"] * share))
@@ -212,11 +209,16 @@ def lags(study: Study) -> Outcome:
         f"{REACHED} tokens back Transformer-XL answers [transformer-xl, near|.0%] and conv "
         "[conv, near|.0%]."
     )
-    far = {name: study.mean(f"{name}, far") for name in arms}
-    by_arm = bars(far, (10, 3), ylabel=f"questions answered, {LOST} tokens back and more")
-    by_arm.axes[0].axhline(1 / VALUES, color="grey", linestyle=":")
-    holds = far["conv"] > far["transformer-xl"] + MARGIN
-    return study.outcome(holds, sentence, lag=lag_figure(curves), compressors=by_arm)
+    places = range(4, REACH * PERIOD, PERIOD)
+    shares = {name: hits / np.maximum(count, 1) for name, (hits, count) in curves.items()}
+    by_lag = Lines(
+        shares, places, ("tokens from fact to question", "share answered"), ".-", at=LOST,
+        levels={"chance": 1 / VALUES}, limits=(0, 1.02),
+    )  # fmt: skip
+    label = f"questions answered, {LOST} tokens back and more"
+    by_arm = Bars({n: study.numbers[f"{n}, far"] for n in arms}, label, level=1 / VALUES)
+    holds = study.mean("conv, far") > study.mean("transformer-xl, far") + MARGIN
+    return study.outcome(holds, sentence, lag=by_lag, compressors=by_arm)
 
 
 def stream(random: np.random.Generator, periods: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -294,17 +296,6 @@ def answered(model: Model, count: int, seed: int) -> np.ndarray:
     return np.stack((hits, questions))[:, :REACH]
 
 
-def lag_figure(curves: dict[str, np.ndarray]) -> Figure:
-    """Share answered against the lag."""
-    where = np.arange(REACH) * PERIOD + 4
-    shares = {name: hits / np.maximum(count, 1) for name, (hits, count) in curves.items()}
-    labels = "tokens from fact to question", "share answered"
-    options: dict[str, Any] = {"style": ".-", "level": 1 / VALUES, "ylim": (0, 1.02)}
-    figure = lines(shares, where.tolist(), labels, size=(8, 3.4), **options)
-    figure.axes[0].axvspan(LOST, where[-1], color="grey", alpha=0.12, lw=0)
-    return figure
-
-
 SIZE, PARTS = 60, 6
 """rows of each region, and parts that each is measured in"""
 REGIONS = ("compressed memory", "memory", "sequence")
@@ -345,12 +336,9 @@ def regions(study: Study) -> Outcome:
     # two standard errors over segments
     every = np.concatenate(parts)
     error = 2 * every.std(0) / np.sqrt(len(every))
-    figure, [axis] = panels(size=(8, 3.2))
-    for r, region in enumerate(REGIONS):
-        where = np.arange(r * PARTS, (r + 1) * PARTS)
-        axis.bar(where, every.mean(0)[where], yerr=error[where], label=region)
-    axis.set(yscale="log", ylabel="attention to one row", xlabel="oldest to newest rows", xticks=[])
-    axis.legend(frameon=False)
+    means = dict(zip(names, every.mean(0).tolist(), strict=True))
+    spans = {n: (m - e, m + e) for (n, m), e in zip(means.items(), error.tolist(), strict=True)}
+    figure = Bars(means, "attention to one row", spans, log="y")
     holds = compressed > study.mean("memory, part 1") and sequence > max(memory, compressed)
     return study.outcome(holds, sentence, mass=figure)
 

@@ -1,16 +1,16 @@
 """Pictures pixel by pixel: what a block remembers, stretches against rectangles, and the strided
 and fixed sets of the Sparse Transformer on pictures of columns and on text."""
 
+import itertools
 import math
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.generation.pixels import draw_images
 from everyformer.genes.mixers.sparse_transformer import SparseTransformer
-from everyformer.lab.experiments.figures import panels, plot
+from everyformer.lab.experiments.figures import Lines, Matrices
 from everyformer.lab.experiments.measures import held_out, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -95,33 +95,28 @@ def picture_memory(study: Study) -> Outcome:
         "[columns, 16 cells, 2-D|.3f]; digits 1-D [digits, 16 cells, 1-D|.3f], 2-D "
         "[digits, 16 cells, 2-D|.3f]."
     )
-    figure, [axis] = panels(size=(4.5, 3))
-    for shape, marker in zip(SHAPES, "sD", strict=True):
-        value = study.mean(f"digits, 16 cells, {shape}")
-        axis.plot([12], [value], marker, color="C1", label=f"{shape}, 16 cells a query")
-    labels = "l_m (pixels)", "bits/dim on held-out digits"
-    plot(axis, {"1-D, blocks of a row": fallen}, MEMORIES, labels)
     one, two = study.series("columns, 16 cells, {}", SHAPES)
     holds = fallen[0] - max(fallen[1:]) > FALL and one - two > AHEAD
-    names = [by_size.format(MEMORIES[0]), by_size.format(MEMORIES[-1]), "digits, 16 cells, 2-D"]
-    completed = completed_figure({name: models[name] for name in names}, validation[::18][:10])
-    return study.outcome(holds, sentence, memory=figure, completed=completed)
+    line = "1-D, blocks of a row"
+    cells = {f"{shape}, 16 cells a query": f"digits, 16 cells, {shape}" for shape in SHAPES}
+    memory = Lines(
+        {line: fallen, **{label: [study.mean(name)] for label, name in cells.items()}},
+        {line: MEMORIES, **dict.fromkeys(cells, (12.0,))},
+        ("l_m (pixels)", "bits/dim on held-out digits"),
+    )
+    shown = by_size.format(MEMORIES[0]), by_size.format(MEMORIES[-1]), "digits, 16 cells, 2-D"
+    completed = completions({name: models[name] for name in shown}, validation[::18][:10])
+    return study.outcome(holds, sentence, memory=memory, completed=Matrices(completed))
 
 
-def completed_figure(models: dict[str, Model], digits: Tensor) -> Figure:
-    """Held-out digits, and what is drawn below their upper halves."""
+def completions(models: dict[str, Model], digits: Tensor) -> dict[str, Tensor]:
+    """Held-out digits in a row, and in others what is drawn below their upper halves."""
     rows = {"digits": digits}
     for name, model in models.items():
-        rows[name] = draw_images(model, len(digits), given=digits, show=False)
-    figure = Figure(figsize=(7, 3.2), layout="tight")
-    axes: Any = figure.subplots(len(rows), len(digits))
-    for line, (title, images) in zip(axes, rows.items(), strict=True):
-        line[0].set_ylabel(title.removeprefix("digits, "), fontsize=7, rotation=0, ha="right")
-        for axis, image in zip(line, images, strict=True):
-            axis.imshow(image[0].numpy(), cmap="Greys", vmin=0, vmax=255)
-            axis.set(xticks=[], yticks=[])
-            axis.axhline(3.5, color="C0", linewidth=0.8)
-    return figure
+        drawn_below = draw_images(model, len(digits), given=digits, show=False)
+        rows[name.removeprefix("digits, ")] = drawn_below
+    lines = [torch.cat([*images[:, 0]], 1) for images in rows.values()]
+    return {"; ".join(rows): torch.cat(lines).float()}
 
 
 PATTERNS = ("strided", "fixed")
@@ -147,27 +142,23 @@ def factorised(study: Study) -> Outcome:
     """
     text = load("lm", source="stdlib", length=LENGTH)
     test = columns(200, torch.Generator().manual_seed(99))
-    curves: dict[str, list[float]] = {}
     for _ in study.seeds():
-        for pattern in study.arms(PATTERNS):
-            fixed = {"columns": 2} if pattern == "fixed" else {}
-            model = create_model(
-                "sparse-transformer", "pixels", width=64, layers=2, heads=4, init="member",
-                image=(1, ROWS, COLUMNS), pattern=pattern, **fixed,
-            )  # fmt: skip
-            name = f"pictures, {pattern}"
-            curves[name] = study.fit(model, drawn, 300)
-            study.keep(name, bits(model, test), "{:.3f} bits/dim")
-        for pattern in study.arms(PATTERNS):
-            fixed = {"columns": SUMMARIES} if pattern == "fixed" else {}
-            model = model_for(
-                text, "sparse-transformer", width=64, layers=3, heads=4, init="member",
-                pattern=pattern, stride=STRIDE, **fixed,
-            )  # fmt: skip
-            name = f"text, {pattern}"
-            curves[name] = study.fit(model, (text, 2), 1000)
-            share = held_out(model, text, "bits_per_byte", limit=64)
-            study.keep(name, share, "{:.3f} bits a byte")
+        for kind, pattern in study.arms(itertools.product(("pictures", "text"), PATTERNS)):
+            name, pictures = f"{kind}, {pattern}", kind == "pictures"
+            sizes: dict[str, Any] = {"width": 64, "heads": 4, "init": "member", "pattern": pattern}
+            if pattern == "fixed":
+                sizes["columns"] = 2 if pictures else SUMMARIES
+            if pictures:
+                model = create_model(
+                    "sparse-transformer", "pixels", layers=2, image=(1, ROWS, COLUMNS), **sizes
+                )
+                study.fit(model, drawn, 300, arm=name)
+                study.keep(name, bits(model, test), "{:.3f} bits/dim")
+            else:
+                model = model_for(text, "sparse-transformer", layers=3, stride=STRIDE, **sizes)
+                study.fit(model, (text, 2), 1000, arm=name)
+                share = held_out(model, text, "bits_per_byte", limit=64)
+                study.keep(name, share, "{:.3f} bits a byte")
     for pattern in PATTERNS:
         study.numbers[f"exponent, {pattern}"] = [exponent(pattern)]
     sentence = (
@@ -177,10 +168,10 @@ def factorised(study: Study) -> Outcome:
         f"[text, fixed|.3f]. Counted operations of attention from {SHORT:,} to {LONG:,} tokens "
         "grow like L^[exponent, strided|.2f] (strided) and L^[exponent, fixed|.2f] (fixed)."
     )
-    figure, axes = panels(2, (8, 3))
-    for axis, kind in zip(axes, ("pictures", "text"), strict=True):
-        in_bits = {p: [loss / math.log(2) for loss in curves[f"{kind}, {p}"]] for p in PATTERNS}
-        plot(axis, in_bits, smooth=20, title=kind, ylabel="bits")
+    figure = [
+        Lines({p: study.losses[f"{kind}, {p}"] for p in PATTERNS}, smooth=20, title=kind)
+        for kind in ("pictures", "text")
+    ]
     m = study.means()
     holds = (
         m["pictures, fixed"] - m["pictures, strided"] > PICTURES_AHEAD

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from everyformer.genes.positions.sinusoidal import sinusoid
-from everyformer.lab.experiments.figures import bars, boxes, panels, plot
+from everyformer.lab.experiments.figures import Bars, Lines, Matrices
 from everyformer.lab.experiments.measures import held_out, listed, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -39,10 +39,8 @@ def waves(study: Study) -> Outcome:
         "A linear map fitted on the even positions predicts PE[p+k] from the odd ones with a "
         f"relative error of {fitted:.1e} for k = 1, 7, 31; for random vectors it is {control:.2f}."
     )
-    figure, [axis] = panels(size=(7, 2.6))
-    image = axis.imshow(sinusoid(torch.arange(32), 128).numpy(), aspect="auto", cmap="RdBu_r")
-    axis.set(xlabel="channel", ylabel="position", title="sinusoidal positions, L = 32, d = 128")
-    figure.colorbar(image, ax=axis)
+    waves = {"sinusoidal positions, L = 32, d = 128": sinusoid(torch.arange(32), 128)}
+    figure = Matrices(waves, ("channel", "position"))
     return study.outcome(fitted < 1e-6 and control > 0.1, sentence, map=figure)
 
 
@@ -77,7 +75,7 @@ def rotation(study: Study) -> Outcome:
         "Moving every position by 100 changes the logits of an untrained model by [rope|.1e] "
         "(relative) with rotations and by [sinusoidal|.2f] with added waves."
     )
-    figure = bars(m, colours=("C0", "C1"), yscale="log", ylabel="relative change of logits")
+    figure = Bars(study.numbers, "relative change of logits", log="y")
     return study.outcome(m["rope"] < 1e-9 and m["sinusoidal"] > 1e-2, sentence, shift=figure)
 
 
@@ -91,14 +89,16 @@ def learned_table(study: Study) -> Outcome:
     data = load(length=128)
     arms: dict[str, Any] = {"learned": {}, "sinusoidal": {}}
     sizes: dict[str, Any] = {"width": 96, "layers": 3, "heads": 4}
-    for name, model in study.models(arms, (data, 16), 500, lr=2e-3, **sizes):
-        study.keep(name, held_out(model, data, "bits_per_byte", limit=128), "{:.3f}")
+    study.measure(
+        arms, (data, 16), 500, lambda model: held_out(model, data, "bits_per_byte", limit=128),
+        "{:.3f}", lr=2e-3, **sizes,
+    )  # fmt: skip
     table, fixed = study.means().values()
     sentence = (
         f"After equal steps on the standard library, {table:.3f} bits per byte with a learned "
         f"table and {fixed:.3f} with fixed waves; beyond its last row the table is an error."
     )
-    figure = boxes(study.numbers, "bits per byte")
+    figure = Bars(study.numbers, "bits per byte", near=True)
     return study.outcome(abs(table / fixed - 1) < 0.05, sentence, quality=figure)
 
 
@@ -123,7 +123,7 @@ def axes(study: Study) -> Outcome:
         f"{sizes['axial']:,} parameters on two axes and {whole:.3f} with {sizes['learned']:,} in "
         "one table."
     )
-    figure = boxes(study.numbers, "bits per byte")
+    figure = Bars(study.numbers, "bits per byte", near=True)
     return study.outcome(two / whole < 1.03, sentence, quality=figure)
 
 
@@ -164,11 +164,10 @@ def extrapolation(study: Study) -> Outcome:
     def measure(arm: str, models: dict[int, Model]) -> None:
         """Add the loss of every length in both modes, each over equally many bytes."""
         for (length, model), (mode, stride) in itertools.product(models.items(), MODES.items()):
-            evaluation = evaluate_long(
+            evaluation: Any = evaluate_long(
                 model, texts[length], mode="sliding" if stride else "nonoverlapping",
                 stride=stride, limit=max(2, study.steps(SCORED) // (stride or length)),
             )  # fmt: skip
-            assert evaluation is not None
             losses.setdefault((arm, mode, length), []).append(evaluation["loss"])
 
     for _ in study.seeds():
@@ -194,14 +193,14 @@ def extrapolation(study: Study) -> Outcome:
         f"{LENGTHS[-1]}, the loss is so many times that at {TRAINED}, side by side and sliding: "
         f"{ratios}."
     )
-    figure, axes = panels(2, (8, 3.4), sharey=True)
-    for axis, (mode, stride) in zip(axes, MODES.items(), strict=True):
-        curves = {arm: [mean(losses[arm, mode, n]) for n in LENGTHS] for arm in arms}
-        labels = "bytes in a window", "loss (nats a byte)"
-        title = f"{mode}, {stride} bytes a step" if stride else mode
-        plot(axis, curves, LENGTHS, labels, style=".-", ticks=True, xscale="log", title=title)
-        axis.axvline(TRAINED, color="grey", linestyle=":")
-    axes[0].set_ylim(top=min(axes[0].get_ylim()[1], 8.0))
+    figure = [
+        Lines(
+            {arm: [mean(losses[arm, mode, n]) for n in LENGTHS] for arm in arms}, LENGTHS,
+            ("bytes in a window", "loss (nats a byte)"), ".-", log="x", at=TRAINED, limits=(0, 8),
+            title=f"{mode}, {stride} bytes a step" if stride else mode,
+        )
+        for mode, stride in MODES.items()
+    ]  # fmt: skip
     holds = (
         all(ratio["alibi"] <= SAME for ratio in worse.values())
         and all(2 * (ratio["t5-relative"] - 1) < ratio["rope"] - 1 for ratio in worse.values())

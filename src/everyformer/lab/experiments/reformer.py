@@ -1,10 +1,9 @@
 """Reformer: what rounds of hashing reach, and what reversible layers save."""
 
 import itertools
-from typing import Any, cast
+from typing import cast
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from everyformer.blocks.block import Block
@@ -15,7 +14,7 @@ from everyformer.engines.content.hashing import bucket_order, columns, lsh_bucke
 from everyformer.functional import lsh_attention
 from everyformer.genes.mixers.reformer.function import dense_attention, lsh_weights_reference
 from everyformer.genes.wirings.reversible import Replayed
-from everyformer.lab.experiments.figures import lines, panels, plot
+from everyformer.lab.experiments.figures import Lines, Matrices
 from everyformer.lab.experiments.measures import scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -71,11 +70,11 @@ def rounds(study: Study) -> Outcome:
     )
     rises = all(a <= b + 1e-3 for a, b in itertools.pairwise(shares))
     holds = last < 0.5 * min(first, chance) and rises and shares[0] < 0.97 < shares[-1]
-    figure, [left, right] = panels(2, (7, 3))
-    log: dict[str, Any] = {"ticks": True, "xscale": "log"}
-    plot(left, off, ROUNDS, ("rounds", "error against dense attention"), **log)
-    plot(right, {"copied": shares}, EVALUATED, ("rounds in evaluation", "symbols copied"), **log)
-    return study.outcome(holds, sentence, error=figure, sorted=sorted_figure())
+    figure = [
+        Lines(off, ROUNDS, ("rounds", "error against dense attention"), log="x"),
+        Lines({"copied": shares}, EVALUATED, ("rounds in evaluation", "symbols copied"), log="x"),
+    ]
+    return study.outcome(holds, sentence, error=figure, sorted=Matrices(sorted_weights()))
 
 
 def vectors(seed: int, length: int = LENGTH) -> tuple[Tensor, Tensor]:
@@ -120,24 +119,18 @@ def copied(model: Model, count: int, seed: int) -> float:
     return scored_accuracy(same, *copy_batch(torch.Generator().manual_seed(10**6 + seed), 512))
 
 
-def sorted_figure(length: int = 64) -> Figure:
-    """Weights of dense attention in the order of text and buckets, and those of one round."""
+def sorted_weights(length: int = 64) -> dict[str, Tensor]:
+    """Roots of the weights of dense attention in the order of text and buckets, and of a round."""
     qk, _ = vectors(0, length)
     buckets = lsh_buckets(qk, seeded_rotations(0, 1, 1, SIZE, 4), (8,))
     order = bucket_order(buckets)[0, 0, 0]
-    whole = lsh_weights_reference(qk, buckets, ChunkPattern(length, 0, 0))[0, 0]
-    chunked = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0]
-    figure, axes = panels(3, (9, 3))
-    titles = ("dense, order of the text", "dense, order of buckets", "one round, chunks of 8")
-    matrices = (whole, whole[order][:, order], chunked[order][:, order])
-    for axis, title, weights in zip(axes, titles, matrices, strict=True):
-        axis.imshow(weights.sqrt().numpy(), cmap="Blues", interpolation="none")
-        axis.set_title(title, fontsize=9)
-        if title != titles[0]:
-            for cut in range(8, length, 8):
-                axis.axhline(cut - 0.5, color="grey", linewidth=0.3)
-                axis.axvline(cut - 0.5, color="grey", linewidth=0.3)
-    return figure
+    whole = lsh_weights_reference(qk, buckets, ChunkPattern(length, 0, 0))[0, 0].sqrt()
+    chunked = lsh_weights_reference(qk, buckets, ChunkPattern(8, 1, 1))[0, 0].sqrt()
+    return {
+        "dense, order of the text": whole,
+        "dense, order of buckets": whole[order][:, order],
+        "one round, chunks of 8": chunked[order][:, order],
+    }
 
 
 @experiment(
@@ -160,7 +153,7 @@ def reversible(study: Study) -> Outcome:
         f"and {growth['reversible']:.2f}-fold when reversible, buckets and random states "
         f"included; at {DEPTHS[-1]} layers it is {ratio:.0f} times less."
     )
-    figure = lines(sizes, DEPTHS, ("layers", "MB kept for the backward pass"), yscale="log")
+    figure = Lines(sizes, DEPTHS, ("layers", "MB kept for the backward pass"), log="y")
     holds = growth["reversible"] < 1.5 < 5 < growth["pre"]
     return study.outcome(holds, sentence, memory=figure)
 

@@ -3,19 +3,19 @@
 And, for the tables before every layer, what their paper's losses of inner layers are worth.
 """
 
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
-from matplotlib.figure import Figure
 from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.genes.positions.da_transformer import DaTransformer
 from everyformer.genes.positions.xl_relative import TERMS, XlRelative
-from everyformer.lab.experiments.figures import bars, boxes, lines, panels
+from everyformer.lab.experiments.figures import Bars, Lines, Matrices
 from everyformer.lab.experiments.measures import held_out, listed, load, model_for, scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -43,9 +43,10 @@ def shift(study: Study) -> Outcome:
     sizes: dict[str, Any] = {
         "width": 48, "layers": 1, "heads": 4, "vocabulary": SYMBOLS, "max_length": LENGTH,
     }  # fmt: skip
-    for name, model in study.models(ARMS, shifted, 600, member="shaw", task="mlm", **sizes):
-        test = shifted(torch.Generator().manual_seed(99 + study.seed))
-        study.keep(name, scored_accuracy(model, *test), "{:.2f}")
+    study.measure(
+        ARMS, shifted, 600, lambda model: scored_accuracy(model, *study.fresh(shifted, 99)),
+        "{:.2f}", member="shaw", task="mlm", **sizes,
+    )  # fmt: skip
     numbers = study.numbers
     blind = max(max(numbers[f"clip {k}"]) for k in CLIPS if k <= SHIFT)
     long = [*(f"clip {k}" for k in CLIPS if k > SHIFT), "clip 8, keys alone"]
@@ -54,7 +55,7 @@ def shift(study: Study) -> Outcome:
         f"Accuracy on the token {SHIFT} places before, by the largest distance with a vector, the "
         f"last for all that is farther (guessing: {1 / SYMBOLS:.2f}): {study.listed('.2f')}."
     )
-    figure = bars(study.means(), (7, 3), ylabel="accuracy", ylim=(0, 1))
+    figure = Bars(numbers, "accuracy", top=1)
     return study.outcome(blind < 0.5 and solved > 0.99, sentence, clip=figure)
 
 
@@ -92,8 +93,7 @@ def near_and_far(study: Study) -> Outcome:
         "vocabulary": 1 + NOISE + VALUES, "pooling": "first", "task": "classify-text",
     }  # fmt: skip
     for name, model in study.models(arms, valued, 1500, **sizes):
-        test = valued(torch.Generator().manual_seed(99 + study.seed), 1024)
-        study.keep(name, scored_accuracy(model, *test), "{:.2f}")
+        study.keep(name, scored_accuracy(model, *study.fresh(valued, 99, 1024)), "{:.2f}")
         for layer in (part for part in model.modules() if isinstance(part, DaTransformer)):
             study.keep("smallest alpha", float(layer.alpha.detach().min()))
             study.keep("largest alpha", float(layer.alpha.detach().max()))
@@ -109,7 +109,12 @@ def near_and_far(study: Study) -> Outcome:
     )
     holds = able > 0.8 and blind < 0.4 and low < -0.1 and high > 0.1
     assert first is not None
-    return study.outcome(holds, sentence, curves=factors_figure(first))
+    factors = first.factors(torch.arange(TEXT), torch.float32).tolist()
+    alphas = first.alpha.flatten().tolist()
+    curves = {f"head {n}, alpha {a:.2f}": factors[n - 1] for n, a in enumerate(alphas, 1)}
+    labels = "distance", "factor of the score"
+    figure = Lines(curves, range(TEXT), labels, "-", levels={"none": 1}, title="layer 1")
+    return study.outcome(holds, sentence, curves=figure)
 
 
 def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
@@ -124,18 +129,6 @@ def valued(generator: torch.Generator, rows: int = 64) -> tuple[Tensor, Tensor]:
     return x, values[:, 0] * VALUES + values[:, -1]
 
 
-@torch.no_grad()
-def factors_figure(position: DaTransformer) -> Figure:
-    """f of every head by distance."""
-    factors = position.factors(torch.arange(TEXT), torch.float32).tolist()
-    curves = {
-        f"head {head}, alpha {alpha:.2f}": factors[head - 1]
-        for head, alpha in enumerate(position.alpha.flatten().tolist(), 1)
-    }
-    labels = "distance", "factor of the score"
-    return lines(curves, range(TEXT), labels, size=(4, 3), style="-", level=1, title="layer 1")
-
-
 REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c": "c"}
 
 
@@ -148,7 +141,7 @@ REMOVED: dict[str, str] = {"none": "", "b": "b", "d": "d", "b and d": "bd", "c":
 def four_terms(study: Study) -> Outcome:
     """Bits per byte of a trained model of bytes when terms of its scores are left out."""
     data = load(length=128)
-    figures: list[Figure] = []
+    maps: list[dict[str, Tensor]] = []
     for _ in study.seeds():
         model = model_for(data, "xl-relative", width=96, layers=2, heads=4)
         study.fit(model, (data, 16), 500, lr=2e-3)
@@ -157,29 +150,26 @@ def four_terms(study: Study) -> Outcome:
                 limit = max(8, study.steps(128))
                 study.keep(name, held_out(model, data, "bits_per_byte", limit=limit))
         study.say(f"left out: {study.latest('.2f')}")
-        figures.append(terms_figure(model, data.train_batch(0, 1, 7).inputs[:, :48]))
+        maps.append(terms_map(model, data.train_batch(0, 1, 7).inputs[:, :48]))
     whole, *others = study.means().items()
     costs = listed({name: value - whole[1] for name, value in others}, "+.2f")
     sentence = (
         f"A trained model of bytes has [none|.2f] bits per byte; left out, its terms cost {costs}."
     )
-    without_both, without_key = (
-        [a - b for a, b in zip(study.numbers[name], study.numbers["none"], strict=True)]
-        for name in ("b and d", "c")
-    )
-    worst = min(without_both)
-    return study.outcome(worst > 0.5 and 4 * max(without_key) < worst, sentence, map=figures[0])
+    whole_of, both, key = (study.numbers[name] for name in ("none", "b and d", "c"))
+    worst = min(a - b for a, b in zip(both, whole_of, strict=True))
+    dearest = max(a - b for a, b in zip(key, whole_of, strict=True))
+    figure = Matrices(maps[0], ("key", "query"))
+    return study.outcome(worst > 0.5 and 4 * dearest < worst, sentence, map=figure)
 
 
 @contextmanager
 def without(model: Model, terms: str) -> Iterator[None]:
     """The model with some of the terms b, c and d of every layer's scores left out."""
-    positions = [part for part in model.modules() if isinstance(part, XlRelative)]
+    positions: list[Any] = [part for part in model.modules() if isinstance(part, XlRelative)]
     weights = {name: value.clone() for name, value in model.state_dict().items()}
     with torch.no_grad():
         for position in positions:
-            assert position.v is not None
-            assert position.encode is not None
             if "c" in terms:
                 position.u.zero_()
             if "d" in terms:
@@ -187,7 +177,7 @@ def without(model: Model, terms: str) -> Iterator[None]:
             if "b" in terms and "d" in terms:
                 position.encode.weight.zero_()
             elif "b" in terms:
-                position.score = _distance_alone(position)  # type: ignore[method-assign]
+                position.score = functools.partial(_distance_alone, position)
     try:
         yield
     finally:
@@ -196,32 +186,22 @@ def without(model: Model, terms: str) -> Iterator[None]:
             position.__dict__.pop("score", None)
 
 
-def _distance_alone(position: XlRelative) -> Any:
+def _distance_alone(position: XlRelative, products: Tensor, q: Tensor, *rest: Any) -> Tensor:
     """Scores without q R: queries of zero leave v R of the two."""
-
-    def score(products: Tensor, q: Tensor, *rest: Any) -> Tensor:
-        return XlRelative.score(position, products, torch.zeros_like(q), *rest)
-
-    return score
+    return XlRelative.score(position, products, torch.zeros_like(q), *rest)
 
 
-def terms_figure(model: Model, tokens: Tensor) -> Figure:
+def terms_map(model: Model, tokens: Tensor) -> dict[str, Tensor]:
     """The four terms of the first head that leans on distance most, for one text."""
     with trace(model) as traced, torch.no_grad():
         model(tokens)
     each = torch.stack([terms[0] for terms in traced.find("terms").values()])
     spread = each[:, 1].float().flatten(2).std(-1)
     layer, head = divmod(int(spread.argmax()), spread.shape[1])
-    figure, axes = panels(4, (9, 2.6))
     later = torch.ones(tokens.shape[1], tokens.shape[1], dtype=torch.bool).triu(1)
     visible = each[layer, :, head].masked_fill(later, math.nan)
-    top = float(visible.nan_to_num().abs().amax())
-    for axis, name, term in zip(axes, TERMS, visible, strict=True):
-        image = axis.imshow(term.numpy(), cmap="RdBu_r", vmin=-top, vmax=top)
-        axis.set(title=name, xlabel="key")
-    axes[0].set(ylabel=f"query (layer {layer + 1}, head {head + 1})")
-    figure.colorbar(image, ax=axes[-1])
-    return figure
+    where = f" (layer {layer + 1}, head {head + 1})"
+    return {name + where: term for name, term in zip(TERMS, visible, strict=True)}
 
 
 DEPTH = 8
@@ -243,8 +223,10 @@ def inner_losses(study: Study) -> Outcome:
     data = load(length=64)
     sizes: dict[str, Any] = {"width": 64, "layers": DEPTH, "heads": 2, "lr": 2e-3}
     limit = max(8, study.steps(128))
-    for name, model in study.models(LOSSES, (data, 16), 600, member="learned-per-layer", **sizes):
-        study.keep(name, held_out(model, data, "bits_per_byte", limit=limit), "{:.3f}")
+    study.measure(
+        LOSSES, (data, 16), 600, lambda model: held_out(model, data, "bits_per_byte", limit=limit),
+        "{:.3f}", member="learned-per-layer", **sizes,
+    )  # fmt: skip
     sentence = (
         f"{DEPTH} layers, equal steps on the standard library: [both|.3f] bits per byte with "
         "losses of inner layers and of the token after the next, [inner layers|.3f] with the first "
@@ -252,5 +234,5 @@ def inner_losses(study: Study) -> Outcome:
     )
     pairs = zip(study.numbers["both"], study.numbers["neither"], strict=True)
     better = study.mean("both") < 0.99 * study.mean("neither")
-    figure = boxes(study.numbers, "bits per byte")
+    figure = Bars(study.numbers, "bits per byte", near=True)
     return study.outcome(better and all(a < b for a, b in pairs), sentence, quality=figure)

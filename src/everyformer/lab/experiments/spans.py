@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.trace import trace
-from everyformer.lab.experiments.figures import panels, plot
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.measures import mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
@@ -68,12 +68,14 @@ def spans(study: Study) -> Outcome:
     falls = all(a > b for a, b in itertools.pairwise(lengths))
     at = COSTS.index(MAIN)
     near, small = losses[at] - study.mean("fixed: loss") < NOISE, lengths[at] < SMALL
-    figure, [left, right] = panels(2, size=(7, 3))
     kinds = ("mean span", "longest span")
     curves = {kind: study.curves(f"lambda {{:g}}: {kind}", COSTS) for kind in kinds}
-    plot(left, curves, COSTS, ("lambda", "tokens"), level=LAG - 1, xscale="log")
-    labels = "heads, longest first", "span (tokens)"
-    plot(right, by_head, range(1, LAYERS * HEADS + 1), labels, level=LAG - 1)
+    lag = {"distance of what comes again": LAG - 1.0}
+    ranks = range(1, LAYERS * HEADS + 1)
+    figure = [
+        Lines(curves, COSTS, ("lambda", "tokens"), log="x", levels=lag),
+        Lines(by_head, ranks, ("heads, longest first", "span (tokens)"), levels=lag),
+    ]
     return study.outcome(reaches and falls and near and small, sentence, spans=figure)
 
 

@@ -25,7 +25,7 @@ from everyformer.data.sources import open_source
 from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.genes.retrieval import KnnOptions
-from everyformer.lab.experiments.figures import panels, plot
+from everyformer.lab.experiments.figures import Lines
 from everyformer.lab.experiments.measures import model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
@@ -98,10 +98,10 @@ def authors(study: Study) -> Outcome:
         f"[own: lambda|.2f] for {home}."
     )
     curves = {f"of {who}": study.curves(f"{kind}: {{}}", KEYS) for kind, (who, _) in kinds.items()}
-    figure, [left, right] = panels(2, (8, 3))
-    plot(left, curves, range(len(KEYS)), ("keys in the store", "bits per byte"))
-    left.set_xticks(range(len(KEYS)), ["0", *(f"{size // 1024}k" for size in SIZES)])
-    plot(right, by_weight, WEIGHTS[:-1], ("lambda", "bits per byte"), style="-")
+    figure = [
+        Lines(curves, KEYS, ("store", "bits per byte")),
+        Lines(by_weight, WEIGHTS[:-1], ("lambda", "bits per byte"), "-"),
+    ]
     losses, m = study.series("other: {}", KEYS), study.means()
     falls = all(later < earlier for earlier, later in itertools.pairwise(losses))
     inside = all(0 < w < 1 for kind in kinds for w in study.numbers[f"{kind}: lambda"])
@@ -248,13 +248,13 @@ def facts(study: Study) -> Outcome:
         f"[{NEIGHBOURS.format('values')}|.0%] of the state at values and "
         f"[{NEIGHBOURS.format('filler')}|.0%] at filler."
     )
-    figure, [axis] = panels()
     bins = [n / 40 for n in range(41)]
-    for kind, each in gates.items():
-        counts, _ = np.histogram(np.concatenate(each), bins, density=True)
-        axis.stairs(counts, bins, fill=True, alpha=0.6, label=kind)
-    axis.set(xlabel="share of neighbours in the state, 1 - g", ylabel="density")
-    axis.legend()
+    counts = {
+        kind: np.histogram(np.concatenate(each), bins, density=True)[0].tolist()
+        for kind, each in gates.items()
+    }
+    middles = [n / 40 + 1 / 80 for n in range(40)]
+    figure = Lines(counts, middles, ("share of neighbours in the state, 1 - g", "density"), "-")
     best = min(m["transformer-xl: values"], m["transformer-xl, twice as long: values"])
     at_values, at_filler = study.series(NEIGHBOURS, gates)
     holds = best - m["spalm: values"] >= NATS and at_values - at_filler >= OPEN
@@ -302,10 +302,7 @@ def measured(model: Any, data: Dataset) -> tuple[dict[str, float], dict[str, np.
             assert window is not None
             targets = window.batch.targets
             each = F.cross_entropy(window.out.logits.transpose(1, 2), targets, reduction="none")
-            kinds = {
-                "values": (targets >= VALUE) & (targets < FILLER),
-                "filler": targets >= FILLER,
-            }
+            kinds = {"values": (targets >= VALUE) & (targets < FILLER), "filler": targets >= FILLER}
             for kind, where in kinds.items():
                 losses[kind].append(each[where])
                 shares[kind] += [1 - gate[where] for gate in traced.find("gate").values()]

@@ -1,9 +1,10 @@
 """Experiments: a claim, arms, seeds, what is measured and a margin, and the file each leaves.
 
-A file of this package holds functions that are decorated with `experiment`. Each trains and
-measures its arms through a `Study`, which collects the numbers, and ends with `Study.outcome`:
-whether the claim holds, a sentence whose numbers are in brackets (``[arm|.1%]`` is the mean over
-seeds of the number named ``arm``), and figures.
+A file of this package holds functions that are decorated with `experiment`. Each declares its arms
+and what is measured of a trained model (`Study.measure`, or the loops that it is made of), and ends
+with `Study.outcome`: whether the claim holds with its margin, a sentence whose numbers are in
+brackets (``[arm|.1%]`` is the mean over seeds of the number named ``arm``), and figures, which are
+declared too (`everyformer.lab.experiments.figures`).
 """
 
 import functools
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.data.dataset import Dataset
+from everyformer.lab.experiments.figures import Declared, drawn
 from everyformer.lab.experiments.measures import listed, mean, model_for
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -35,6 +37,7 @@ Loss = Callable[[Any, Tensor, Tensor], Tensor]
 Schedule = Callable[[int, int], float]
 """learning rate of a step, from 0, of so many steps"""
 Arm = TypeVar("Arm")
+T = TypeVar("T")
 COUNTED = 20
 """first steps of a training whose targets are counted, for `Outcome.beside`"""
 
@@ -101,7 +104,7 @@ class Study:
         self.source = setting.data
         self.steps = setting.steps
         self.numbers: dict[str, list[float]] = {}
-        self.losses: dict[str, list[float]] = {}
+        self.losses: dict[str, list[list[float]]] = {}
         self.beside: dict[str, list[float]] = {}
 
     def order(self, names: Iterable[str]) -> None:
@@ -135,6 +138,7 @@ class Study:
         lr: float | Schedule = 3e-3,
         weight_decay: float = 0.01,
         loss_of: Loss | None = None,
+        arm: str | None = None,
     ) -> list[float]:
         """Losses of ``steps``, scaled, of AdamW at a rate of `cosine`, all weights decaying.
 
@@ -144,6 +148,7 @@ class Study:
         Args:
             batches: fresh ones, or a dataset and the rows of a step.
             loss_of: loss of model, inputs and targets (default: the model's).
+            arm: ``losses[arm]`` has them from then on.
         """
         steps, losses, answers = self.steps(steps), [], torch.zeros(0)
         generator = torch.Generator().manual_seed(1000 + self.seed)
@@ -174,6 +179,8 @@ class Study:
                 parts.end_step()
             losses.append(loss.item())
         model.eval()
+        if arm is not None:
+            self.losses.setdefault(arm, []).append(losses)
         self._commonest(batches, answers)
         return losses
 
@@ -206,7 +213,7 @@ class Study:
         lr: float = 3e-3,
         **options: Any,
     ) -> Iterator[tuple[str, Any]]:
-        """A trained model of every arm, with every seed; ``losses[arm]`` has its losses.
+        """A trained model of every arm, with every seed; ``losses[arm]`` has those of each seed.
 
         Args:
             arms: name -> member and its options, or those of ``member`` (default: of that name).
@@ -219,8 +226,25 @@ class Study:
                 model = model_for(batches[0], which, **options, **special)
             else:
                 model = create_model(which, **options, **special)
-            self.losses[name] = self.fit(model, batches, steps, lr=lr)
+            self.fit(model, batches, steps, lr=lr, arm=name)
             yield name, model
+
+    def measure(
+        self,
+        arms: Mapping[str, Any],
+        batches: Batches | tuple[Dataset, int],
+        steps: int,
+        measured: Callable[[Any], float],
+        said: str = "{:.1%}",
+        **options: Any,
+    ) -> None:
+        """Keep a number of a trained model of every arm, with every seed.
+
+        Args:
+            measured: the number of a model. said: see `keep`. Others are those of `models`.
+        """
+        for name, model in self.models(arms, batches, steps, **options):
+            self.keep(name, measured(model), said)
 
     def train(self, model: Model, data: Dataset, steps: int, **options: Any) -> Model:
         """`train` for so many ``steps``, scaled, evaluating at the end alone.
@@ -236,6 +260,10 @@ class Study:
             name = f"{base.words}, {base.metric.replace('_', ' ')} on {data.name}"
             self.beside.setdefault(name, []).append(base.value)
         return model.eval()
+
+    def fresh(self, batches: Callable[..., T], seed: int, *rows: int) -> T:
+        """A batch that no training has seen: of this seed's own random numbers from ``seed`` on."""
+        return batches(torch.Generator().manual_seed(seed + self.seed), *rows)
 
     def keep(self, name: str, value: float, said: str = "") -> None:
         """Add a number of this seed, which takes the place of the braces in what is ``said``."""
@@ -271,14 +299,15 @@ class Study:
         """Means of all numbers, or of those whose names have one of ``x`` in their braces."""
         return listed({n: self.mean(name.format(n)) for n in x or self.numbers}, form)
 
-    def outcome(self, holds: bool, sentence: str, **figures: Figure) -> Outcome:
+    def outcome(self, holds: bool, sentence: str, **figures: Declared) -> Outcome:
         """The result, with means in the brackets of the sentence and figures by name."""
 
         def number(match: re.Match[str]) -> str:
             return format(self.mean(match[1]), match[2])
 
         said = re.sub(r"\[([^\[|]+)\|([^\]]+)\]", number, sentence)
-        return Outcome(self.numbers, bool(holds), said, figures, self.beside)
+        pictures = {name: drawn(declared) for name, declared in figures.items()}
+        return Outcome(self.numbers, bool(holds), said, pictures, self.beside)
 
 
 def cosine(peak: float, step: int, steps: int) -> float:

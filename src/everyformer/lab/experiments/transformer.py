@@ -13,15 +13,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from matplotlib.figure import Figure
 
-from everyformer.blocks.block import Block
 from everyformer.core.errors import DivergedError
-from everyformer.core.mask import Mask
 from everyformer.data.dataset import Dataset
 from everyformer.generation.beam import beam_search
 from everyformer.generation.config import BeamConfig
-from everyformer.lab.experiments.figures import bars, panels, plot
+from everyformer.lab.experiments.figures import Bars, Lines
 from everyformer.lab.experiments.measures import load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment, finished
 from everyformer.models.base import Model
@@ -72,8 +69,8 @@ def norms(study: Study) -> Outcome:
             at_start = {depth: gradient_norms(data, wiring, depth, seed) for depth in DEPTHS}
             for depth, values in at_start.items():
                 gradients.setdefault((wiring, depth), []).append(values)
-            first, *_, last = at_start[DEPTHS[-1]]
-            study.keep(f"gradient {wiring}, {RATIO}", last / first)
+            nearest, *_, last = at_start[DEPTHS[-1]]
+            study.keep(f"gradient {wiring}, {RATIO}", last / nearest)
             fitted = exponent([at_start[depth][-1] for depth in DEPTHS])
             study.keep(f"gradient {wiring}, last layer, exponent of L", fitted)
         for arm in ARMS:
@@ -103,15 +100,28 @@ def norms(study: Study) -> Outcome:
     )  # fmt: skip
     spread = ratios["post"] > 2 and ratios["pre"] < 1
     fades = slopes["pre"] < -0.3 and slopes["post"] > -0.1
-    training, [left, right] = panels(2, (7.5, 3.4))
-    both: dict[str, Any] = {"level": guess, "ylim": (0, 1.4 * guess)}
-    by_step = {arm: curves[arm, at] for arm in ARMS}
-    plot(left, by_step, smooth=10, title=f"learning rate {at:g}", **both)
-    final = {arm: study.series(f"loss {arm}, lr {{:g}}", RATES) for arm in ARMS}
-    labels = "learning rate", "held-out loss (nats)"
-    plot(right, final, RATES, labels, ticks=True, xscale="log", **both)
-    figures = {"training": training, "gradients": gradient_figure(gradients)}
-    return study.outcome(alone and spread and fades, sentence, **figures)
+    guessing = {"guessing": guess}
+    deepest = range(1, DEPTHS[-1] + 1)
+    layers = {w: np.mean(gradients[w, DEPTHS[-1]], axis=0) for w in WIRINGS}
+    depths = {w: [mean(run[-1] for run in gradients[w, d]) for d in DEPTHS] for w in WIRINGS}
+    depths["1/sqrt(L)"] = [depths["pre"][0] * (DEPTHS[0] / depth) ** 0.5 for depth in DEPTHS]
+    training = [
+        Lines(
+            {arm: curves[arm, at] for arm in ARMS}, smooth=10, title=f"learning rate {at:g}",
+            levels=guessing, limits=(0, 1.4 * guess),
+        ),
+        Lines(
+            {arm: study.series(f"loss {arm}, lr {{:g}}", RATES) for arm in ARMS}, RATES,
+            ("learning rate", "held-out loss (nats)"), log="x", levels=guessing,
+            limits=(0, 1.4 * guess),
+        ),
+    ]  # fmt: skip
+    first = [
+        Lines(layers, deepest, (f"layer of {DEPTHS[-1]}", "gradient"), limits=(0, None)),
+        Lines(depths, DEPTHS, ("layers L", "last layer's gradient"), limits=(0, None)),
+    ]
+    holds = alone and spread and fades
+    return study.outcome(holds, sentence, training=training, gradients=first)
 
 
 def transformer(data: Dataset, layers: int, **options: Any) -> Model:
@@ -146,9 +156,8 @@ def trained(
     loss = math.log(data.vocabulary)
     with tempfile.TemporaryDirectory() as folder, RunDirectory(folder) as run:
         try:
-            evaluation = finished(train(model, data, config, run, show=False)).evaluation
-            assert evaluation is not None
-            loss = evaluation["loss"]
+            result: Any = finished(train(model, data, config, run, show=False))
+            loss = result.evaluation["loss"]
         except DivergedError:
             pass
         rows = read_metrics(run.metrics)
@@ -168,18 +177,11 @@ def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[f
     """
     sums = torch.zeros(layers, dtype=torch.float64)
     for start in range(STARTS):
-        model = make_model(data, wiring, layers, STARTS * seed + start)
+        model: Any = make_model(data, wiring, layers, STARTS * seed + start)
         batch = data.train_batch(start, BATCH, seed)
-        mask = None if batch.padding_mask is None else Mask(padding_mask=batch.padding_mask)
-        loss = model(batch.inputs, targets=batch.targets, mask=mask).loss
-        assert loss is not None
-        loss.backward()
+        model(batch.inputs, targets=batch.targets, mask=batch.mask).loss.backward()
         for n, block in enumerate(model.stack.blocks):
-            assert isinstance(block, Block)
-            assert block.feedforward is not None
-            gradient = block.feedforward.down.weight.grad
-            assert gradient is not None
-            sums[n] += gradient.norm()
+            sums[n] += block.feedforward.down.weight.grad.norm()
     averages: list[float] = (sums / STARTS).tolist()
     return averages
 
@@ -187,21 +189,6 @@ def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[f
 def exponent(values: list[float]) -> float:
     """a of the best c L^a through ``values`` at the depths L of `DEPTHS`."""
     return float(np.polyfit(np.log(DEPTHS), np.log(values), 1)[0])
-
-
-def gradient_figure(gradients: dict[tuple[str, int], list[list[float]]]) -> Figure:
-    """Gradient norms before the first step: by layer of the deepest models, and by depth."""
-    figure, [left, right] = panels(2, (7.5, 3.2))
-    deepest = DEPTHS[-1]
-    layers = {w: np.mean(gradients[w, deepest], axis=0) for w in WIRINGS}
-    labels = f"layer of {deepest}", "gradient at the start"
-    plot(left, layers, range(1, deepest + 1), labels, ylim=(0, None))
-    left.set_xticks([1, *DEPTHS])
-    last = {w: [mean(run[-1] for run in gradients[w, d]) for d in DEPTHS] for w in WIRINGS}
-    last["1/sqrt(L)"] = [last["pre"][0] * (DEPTHS[0] / depth) ** 0.5 for depth in DEPTHS]
-    plot(right, last, DEPTHS, ("layers L", "last layer's gradient"), ylim=(0, None))
-    right.set_xticks(DEPTHS)
-    return figure
 
 
 @experiment(
@@ -218,7 +205,7 @@ def sequences(study: Study) -> Outcome:
         study.train(model, data, 1500, batch=64, lr=2e-3, **how)
         study.keep(name, exact_matches(model, data), "{:.1%} exact")
     shares = study.means()
-    figure = bars(shares, ylabel="exact matches", ylim=(0, 1))
+    figure = Bars(study.numbers, "exact matches", top=1)
     sentence = f"Targets right in every token: {study.listed('.1%')}."
     return study.outcome(min(shares.values()) > 0.95, sentence, exact=figure)
 
@@ -228,8 +215,7 @@ def exact_matches(model: Model, data: Dataset) -> float:
     """Share of held-out targets that greedy decoding gives in every token."""
     right = []
     for batch in data.validation_batches(64, 256):
-        mask = None if batch.padding_mask is None else Mask(padding_mask=batch.padding_mask)
-        outputs = beam_search(model, batch.inputs, mask, BeamConfig(beam=1, extra=4))
+        outputs = beam_search(model, batch.inputs, batch.mask, BeamConfig(beam=1, extra=4))
         for targets, [best, *_] in zip(batch.targets.tolist(), outputs, strict=True):
             tokens = [token for token in targets if token != -100][:-1]
             right.append(best.ended and list(best.tokens) == tokens)

@@ -1,6 +1,5 @@
 """Small worlds that Decision Transformers are tried in: what is recorded there, how they act."""
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,8 +19,6 @@ LIMIT = 200
 """steps after which the pole need be held up no longer"""
 LEVELS = (1.0, 0.75, 0.5, 0.25, 0.0)
 """of random actions, in turn, in episodes of the pole"""
-ALL, PLACES = (0, 1, 2, 3), (0, 2)
-"""entries of its observations: all, and without velocities"""
 
 
 class KeyToDoor:
@@ -84,12 +81,8 @@ def pole() -> Any:
     return gymnasium.make("CartPole-v1", max_episode_steps=LIMIT, disable_env_checker=True)
 
 
-def poles(seed: int, seen: Sequence[int] = ALL) -> Trajectories:
-    """200 episodes of a pole, from random actions to those of a linear rule that holds it up.
-
-    Args:
-        seen: entries of observations that are kept.
-    """
+def poles(seed: int) -> Trajectories:
+    """200 episodes of a pole, from random actions to those of a linear rule that holds it up."""
 
     def act(random: np.random.Generator, state: np.ndarray, number: int) -> Any:
         chance = random.random() < LEVELS[number % len(LEVELS)]
@@ -97,38 +90,21 @@ def poles(seed: int, seen: Sequence[int] = ALL) -> Trajectories:
 
     spaces = _numbers(4), Space("discrete", "int64", count=2)
     said = f"mixed: a linear rule, each action random with probability {LEVELS} in turn"
-    whole = record(pole(), act, spaces, 200, seed, "CartPole-v1", said)
-    kept = [
-        dataclasses.replace(each, observations=each.observations[:, seen])
-        for each in whole.episodes
-    ]
-    return dataclasses.replace(whole, episodes=kept, observation_space=_numbers(len(seen)))
+    return record(pole(), act, spaces, 200, seed, "CartPole-v1", said)
 
 
 def _numbers(count: int) -> Space:
     return Space("box", "float32", (count,), low=(None,), high=(None,))
 
 
-def played(
-    model: DecisionModel,
-    target: float | None,
-    worlds: Sequence[Any],
-    seed: int,
-    *,
-    seen: Any = slice(None),
-    delayed: bool = False,
-) -> float:
-    """The mean return of an episode in each of the ``worlds``, side by side.
-
-    Args:
-        target: what is asked for. seen: entries of observations. delayed: see `DecisionPolicy`.
-    """
+def played(model: DecisionModel, target: float | None, worlds: Sequence[Any], seed: int) -> float:
+    """The mean return of an episode in each world, side by side, asked for ``target``."""
     seeds = [episode_seed(seed, number) for number in range(len(worlds))]
-    policy = DecisionPolicy(model, target, seeds=seeds, delayed=delayed)
+    policy = DecisionPolicy(model, target, seeds=seeds)
     states = [world.reset(seed=own)[0] for world, own in zip(worlds, seeds, strict=True)]
     goes_on, total = np.ones(len(worlds), bool), 0.0
     while goes_on.any():
-        actions = policy.act(np.stack(states)[:, seen])
+        actions = policy.act(np.stack(states))
         rewards = np.zeros(len(worlds))
         for row in np.flatnonzero(goes_on).tolist():
             states[row], rewards[row], ended, cut, _ = worlds[row].step(actions[row])
