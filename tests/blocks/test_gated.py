@@ -273,12 +273,12 @@ def test_a_trace_shows_how_far_each_gate_is_open(name: str) -> None:
 
 
 REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
-    (ConfigError, {"gate": "grru"}, "'gated.gate' must be one of 'gru', .*; did you mean 'gru'"),
-    (ConfigError, {"gate_bias": math.nan}, "'gated.gate_bias' must be finite, not nan"),
-    (ConfigError, {"gate_bias": "x"}, "'gated.gate_bias' must be float, not 'x'"),
-    (ConfigError, {"gate": "input", "gate_bias": 3.0}, "'gate_bias'=3.0 .* gate is 'input'"),
-    (ConfigError, {"gates": "gru"}, "unknown option 'gated.gates'; did you mean 'gate'"),
-    (GeneError, {"drop_path": 0.1}, "drop_path=0.1 .* gate 'gru' of wiring 'gated'"),
+    (ConfigError, {"gate": "grru"}, "`gated.gate` must be one of 'gru', .*; did you mean 'gru'"),
+    (ConfigError, {"gate_bias": math.nan}, "`gated.gate_bias` must be finite, not nan"),
+    (ConfigError, {"gate_bias": "x"}, "`gated.gate_bias` must be float, not 'x'"),
+    (ConfigError, {"gate": "input", "gate_bias": 3.0}, "`gate_bias=3.0` .* gate is 'input'"),
+    (ConfigError, {"gates": "gru"}, "unknown option `gated.gates`; did you mean 'gate'"),
+    (GeneError, {"drop_path": 0.1}, "`drop_path=0.1` .* gate 'gru' of wiring 'gated'"),
     (GeneError, {"mixer": "linear"}, "memory 'segment' .* mixer 'linear'"),
     (GeneError, {"position": "sinusoidal"}, "position 'sinusoidal' .* memory 'segment'"),
 ]

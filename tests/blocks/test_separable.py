@@ -212,7 +212,7 @@ def foreign() -> None:
 REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
     (lambda: model(depth="calm"), GeneError, "depth 'calm' needs the keys of tokens that have"),
     (lambda: model(depth="depth-adaptive"), GeneError, "feedforward 'sepconv' reads"),
-    (lambda: model("gmlp"), GeneError, "'feedforward' has no meaning"),
+    (lambda: model("gmlp"), GeneError, "`feedforward` has no meaning"),
     (lambda: feed(True)(draw(1, 3, WIDTH), Mask(attention_mask=torch.ones(3, 3, dtype=torch.bool))),
      UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) attention_mask"),
     (foreign, ShapeError, "goes on from a LayerState"),

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from everyformer.cli.proposals import three
 from everyformer.cli.verbs.list import bytes_of
 from everyformer.core.tasks import TASKS, Task
 from everyformer.family import info, list_members
+from everyformer.family.proposals import three
 
 NAMES = [member.name for member in list_members()]
 
@@ -144,12 +144,6 @@ def test_several_members_are_a_list_and_one_is_itself(say: Callable) -> None:
     both = json.loads(say("info", "gmlp", "linear", "--json")[1])
     assert [one["name"] for one in both] == ["gmlp", "linear"]
     assert json.loads(say("info", "gmlp", "--json")[1]) == both[0]
-
-
-def test_info_without_a_member_says_what_to_name(say: Callable) -> None:
-    code, _, err = say("info")
-    assert code == 2
-    assert "name a member" in err
 
 
 @pytest.mark.parametrize("task", TASKS.values(), ids=TASKS)

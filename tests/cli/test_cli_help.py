@@ -5,7 +5,6 @@ import json
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 
 import pytest
@@ -118,18 +117,10 @@ def test_help_and_import_do_not_wait_for_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_program_answers_in_half_a_second_and_works_as_a_module() -> None:
-    times = []
-    for _ in range(3):
-        start = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-m", "everyformer", "--help"], capture_output=True, text=True
-        )
-        times.append(time.perf_counter() - start)
-        assert done.returncode == 0
-        assert done.stdout.startswith("usage: everyformer VERB")
-    # loose, for a busy machine; that torch stays out is what the test above proves
-    assert min(times) < 2
+def test_the_program_works_as_a_module() -> None:
+    program = [sys.executable, "-m", "everyformer", "--help"]
+    done = subprocess.run(program, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("usage: everyformer VERB")
 
 
 def test_every_public_name_resolves() -> None:

@@ -10,7 +10,9 @@ import tyro
 from commands import Refused
 
 from everyformer.cli import main
+from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.verbs import train
+from everyformer.cli.verbs.compare import CompareOptions
 from everyformer.core.errors import ConfigError
 
 
@@ -39,6 +41,7 @@ from everyformer.core.errors import ConfigError
         (("train", "gmlp", "--training.schedule", "cosin"), "('cosine', 'linear'"),
         (("train", "gmlp", "--tokenizer", "words"), "unknown tokenizer 'words'"),
         (("train", "gmlp", "--budget-seconds", "1", "--budget-tokens=2"), "leave one of them out"),
+        (("train", "gmlp", "--mixer", "x.txt"), "unknown mixer 'x.txt'"),
         (("train", "gmlp", "--position", "rop"), "unknown position 'rop'; did you mean 'rope'"),
         (("train", "--resume"), "--resume needs to know the run: give --out"),
         (("train", "gmlp", "--config", "no.toml"), "cannot read the config file no.toml"),
@@ -50,6 +53,14 @@ from everyformer.core.errors import ConfigError
         (("compare", "gmlp", "--resume", "--overwrite"), "contradict each other"),
         (("compare", "gmlp", "--lr-grid", "0.1", "-1"), "'--lr-grid[1]' must be above 0"),
         (("compare", "gmlp", "--options", "gpt.dropout=0"), "member.option=value"),
+        (("train", "gpt", "--length", "128", "256"), "takes one value, not 128 and 256"),
+        (("compare", "gpt", "--length", "128", "256"), "--length takes one value, not 128 and 256"),
+        (("compare", "gpt", "--lr", "1e-2", "3e-2"), "--lr takes one value, not 1e-2 and 3e-2"),
+        (
+            ("train", "gpt", "--width", "64", "--model.width", "32"),
+            "--model.width is given 2 times: give it once",
+        ),
+        (("compare", "gpt", "--seeds", "2", "--seeds=3"), "--seeds is given 2 times: give it once"),
         (("verify", "--laws", "chunks"), "the law 'chunks' is called 'streaming' now"),
         (("bench", "gmlp", "--lengths"), "nothing to measure"),
     ],
@@ -161,3 +172,51 @@ def test_an_interrupt_outside_training_ends_with_130(
 
     monkeypatch.setattr(train, "run", interrupted)
     assert refused("train", "gmlp", code=130) == "interrupted"
+
+
+def test_several_values_are_not_two(say: Callable) -> None:
+    code, out, err = say("compare", "gpt", "--lr-grid", "1e-2", "3e-2", "--print-config")
+    assert (code, json.loads(out)["lr_grid"]) == (0, [0.01, 0.03]), err
+
+
+def test_words_given_now_stand_in_the_place_of_those_before() -> None:
+    flags = FlagGroup(CompareOptions()).flags()
+    before = ["compare", "a", "b", "--seeds", "2", "--lr-grid", "1", "2", "--width=8", "--json"]
+    now = ["--seeds", "4", "--lr-grid", "3", "--model.width", "9", "--json"]
+    assert without(before, now, flags) == ["compare", "a", "b"]
+
+
+@pytest.mark.parametrize("verb", ["compare", "bench"])
+def test_a_mistyped_member_is_told_before_torch_is_asked_for_more(
+    verb: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in ("everyformer.lab.compare.compare", "everyformer.lab.bench.bench"):
+        monkeypatch.setitem(sys.modules, module, None)
+    assert "unknown member 'aft-cov'" in refused(verb, "attention", "aft-cov")
+
+
+SMALL = ("--steps", "1", "--width", "8", "--layers", "1", "--length", "8")
+
+
+def test_a_model_of_a_library_that_is_not_there_ends_a_comparison(
+    refused: Refused, monkeypatch: pytest.MonkeyPatch, tree: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    words = ("compare", "attention", "hf:mamba", "--data", "text.txt", *SMALL, "--out", "out")
+    assert "sequence-laws[hf]" in refused(*words)
+    assert not (tree / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["train", "compare"])
+def test_without_a_compiler_nothing_begins(
+    verb: str, refused: Refused, monkeypatch: pytest.MonkeyPatch, tree: Path
+) -> None:
+    from torch._inductor import cpp_builder, exc
+
+    def none() -> None:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
+    words = (verb, "gpt", "--compile", "--data", "text.txt", *SMALL, "--device", "cpu")
+    assert "needs a C++ compiler" in refused(*words, "--out", "out")
+    assert not (tree / "out").exists()

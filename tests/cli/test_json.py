@@ -56,13 +56,6 @@ def test_every_verb_prints_one_document(
             assert json.loads(out), f"{verb} {line}"
 
 
-def test_a_picture_and_its_meaning_are_said(say: Say, tree: Path) -> None:
-    shown = json.loads(say("show", "gmlp", "masks", "--json")[1])
-    [picture] = shown["pictures"]
-    assert Path(picture["picture"]).is_file()
-    assert picture["shows"]
-
-
 def test_an_endless_text_has_no_document(refused: Callable[..., str], trained: Callable) -> None:
     run = str(trained("aft-simple"))
     assert "--tokens" in refused("generate", run, "--tokens", "none", "--json")

@@ -10,20 +10,18 @@ import pytest
 from everyformer.cli import VERBS
 from everyformer.cli.flags import FlagGroup, named_flag, unset
 from everyformer.cli.names import spelled
-from everyformer.cli.parsing import VerbOptions
-from everyformer.cli.run_options import read_run
+from everyformer.cli.verbs.train import read_run
+from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
-from everyformer.core.given import Given
 from everyformer.data import load_dataset
-from everyformer.lab.compare.config import CompareConfig
 from everyformer.training.spec import RunSpec, described, model_config, resolve
 
 
 @pytest.mark.parametrize("words", ["", "--model.label-smoothing 0"])
 def test_a_flag_with_its_default_stays_when_the_data_are_of_a_task_with_another(words: str) -> None:
-    said, known = read_run(["universal", *words.split()])
+    said, _, known = read_run(["universal", *words.split()])
     assert known.model.label_smoothing == 0.0
-    smoothing = said.options("seq2seq").model.label_smoothing
+    smoothing = resolve(said, "seq2seq").model.label_smoothing
     assert smoothing == (0.0 if "smoothing" in words else 0.1)
 
 
@@ -31,8 +29,8 @@ def test_so_does_a_value_of_a_file_and_one_in_python(tmp_path: Path) -> None:
     values: dict[str, Any] = {"member": "universal", "model": {"label_smoothing": 0.0}}
     file = tmp_path / "run.json"
     file.write_text(json.dumps(values), encoding="utf-8")
-    from_file = read_run(["--config", str(file)])[0].options("seq2seq").spec()
-    assert from_file == resolve(RunSpec, [Given(values)], "seq2seq")
+    from_file = resolve(read_run(["--config", str(file)])[0], "seq2seq")
+    assert from_file == resolve([(values, "")], "seq2seq")
     assert from_file.model.label_smoothing == 0.0
 
 
@@ -41,10 +39,11 @@ def test_what_is_said_is_no_more_than_the_words(tmp_path: Path) -> None:
     file.write_text('{"steps": 5, "memory": "segment"}', encoding="utf-8")
     words = ["attention", "--lr=0.001", "--position", "rope", "--position.base", "9", "--json",
              "--config", str(file), "--model.block.dropout", "0.1", "--batch", "16"]  # fmt: skip
-    below, names, above = read_run(words)[0].said
-    assert below.values == {"training": {"steps": 5}, "memory": "segment"}
-    assert names.values == {"position": {"name": "rope"}}
-    assert above.values == {
+    (below, _), (names, _), (above, where) = read_run(words)[0]
+    assert where == "--"
+    assert below == {"training": {"steps": 5}, "memory": "segment"}
+    assert names == {"position": {"name": "rope"}}
+    assert above == {
         "member": "attention",
         "position": {"name": "rope", "base": 9.0},
         "model": {"block": {"dropout": 0.1}},
@@ -68,7 +67,7 @@ def test_an_alternative_of_the_line_takes_the_place_of_that_of_the_file(
 ) -> None:
     file = tmp_path / "run.json"
     file.write_text('{"position": {"name": "rope", "base": 500.0}}', encoding="utf-8")
-    options = read_run(["attention", "--config", str(file), *words.split()])[1]
+    options = read_run(["attention", "--config", str(file), *words.split()])[2]
     plain = {"name": options.genes["position"].name, **options.genes["position"].plain()}
     assert plain | position == plain
 
@@ -76,7 +75,7 @@ def test_an_alternative_of_the_line_takes_the_place_of_that_of_the_file(
 def kinds() -> list[Any]:
     homes = [importlib.import_module(f"everyformer.cli.verbs.{verb}") for verb in VERBS]
     values = [value for home in homes for value in vars(home).values() if isinstance(value, type)]
-    return [kind for kind in values if issubclass(kind, VerbOptions | CompareConfig)]
+    return [kind for kind in values if issubclass(kind, Options)]
 
 
 def test_every_flag_of_every_verb_is_known_by_all_its_names() -> None:
@@ -103,7 +102,7 @@ def text(tmp_path: Path) -> str:
 
 def run_of(text: str, **more: Any) -> RunSpec:
     values = {"member": "attention", "data": {"source": text, "length": 8}, **more}
-    return resolve(RunSpec, [Given(values)])
+    return resolve([(values, "")])
 
 
 def test_the_mixer_that_is_split_by_heads_keeps_its_options(text: str) -> None:
@@ -118,7 +117,7 @@ def test_a_feedforward_that_no_layer_reads_is_refused(text: str) -> None:
     data = load_dataset(run_of(text).data, "lm")
     model_config(run_of(text, member="gmlp"), data)
     for feedforward in ("relu", {"expansion": 2.0}):
-        with pytest.raises(GeneError, match="'feedforward' has no meaning"):
+        with pytest.raises(GeneError, match="`feedforward` has no meaning"):
             model_config(run_of(text, member="gmlp", feedforward=feedforward), data)
 
 

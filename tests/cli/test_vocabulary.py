@@ -6,7 +6,9 @@ import pytest
 from commands import Refused, Say
 
 from everyformer.cli import VERBS
-from everyformer.cli.messages import answer_with, in_flags
+from everyformer.cli.flags import FlagGroup
+from everyformer.cli.names import in_flags
+from everyformer.cli.verbs.train import NOBODY
 
 SLIPS = [
     ("generate x --temp 1", "--temperature"),
@@ -89,50 +91,32 @@ def test_a_file_that_is_not_there_is_no_member_either(refused: Refused, tree: Pa
 
 
 MESSAGES = [
-    ("train it again with a lower 'lr', a longer 'warmup' or a smaller 'clip'",
+    ("train it again with a lower `lr`, a longer `warmup` or a smaller `training.clip`",
      "train it again with a lower --lr, a longer --training.warmup or a smaller --training.clip"),
-    ("'training.budget_seconds' is 3", "--budget-seconds is 3"),
-    ("'steps' is none and no 'budget_seconds' or 'budget_tokens' is given",
-     "--steps is none and no --budget-seconds or --budget-tokens is given"),
-    ("m: width=10 is not divisible by heads=3; heads that fit",
+    ("`training.budget_seconds` is 3", "--budget-seconds is 3"),
+    ("m: `width=10` is not divisible by `heads=3`; heads that fit",
      "m: --width 10 is not divisible by --heads 3; heads that fit"),
-    ("build it with max_length=17 or more", "build it with --model.max-length 17 or more"),
-    ("give max_length=... (the longest)", "give --model.max-length ... (the longest)"),
-    ("compare with match='width'", "compare with --match width"),
-    ("'window'=3 is read with x", "--mixer.window 3 is read with x"),
-    ("'schedule' is noam: give 'warmup'", "--training.schedule is noam: give --training.warmup"),
-    ("'--class-name[0]' must be", "'--class[0]' must be"),
-    # values, calls and names of other things stay
-    ("'--match' must be one of 'width', 'parameters', not 'size'", None),
+    ("build it with `max_length=17` or more", "build it with --model.max-length 17 or more"),
+    ("give `max_length=...` (the longest)", "give --model.max-length ... (the longest)"),
+    ("compare with `match='width'`", "compare with --match width"),
+    ("`window=3` is read with x", "--mixer.window 3 is read with x"),
+    ("`mixer.window=64`", "--mixer.window 64"),
+    ("choose with `data.split=group` COLUMN", "choose with --data.split group COLUMN"),
+    ("leave out `from_run`", "leave out --from"),
+    ("`--class_name[0]` must be", "'--class[0]' must be"),
+    # values in quotes, commands, calls and names of no flag stay
     ("unknown task 'data'; did you mean 'width'?", None),
-    ("put one beside it with ef.save(model, folder, tokenizer=...)", None),
-    ("lr(step) = lr * 2, a == b, x=1", None),
-    ("summaries.per 'sentence' or 'tokens'", None),
-    ("the source has no part 'validation'; known: test, train", None),
-    ("it is split already (the source's own train and 'validation')", None),
-    ("t.csv has no column 'width' for --data.label-column, but a, b", None),
-    ("t.csv has 2 columns called 'steps'", None),
-    ("x.npz has no array 'lr'; it has x, y", None),
-    ("line 3: no field 'text', only 'width', 'steps'", None),
-    ("the file holds no class 'window'", None),
-    ("line 3 of t.csv holds 'batch', which is no number", None),
-    ("there is no file or folder 'source'; check the path", None),
-    ("the zip 'source' holds no files", None),
-    ("no file matches 'data'; quote it", None),
-    ("transformers has no model 'width'", None),
-    ("the file 'steps.txt' is empty", None),
+    ("put one beside it with ef.save(model, folder, tokenizer=...), lr(step) = lr * 2", None),
+    ("`everyformer list` has them, `train gpt --lr 3` too", None),
+    ("unknown option `windw`; `sgu_heads=3`", None),
+    # two flags end in it
+    ("`ending` is read", None),
     ("guard 2 <= L['tokens'].size()[1], and L['batch']", None),
-    ("'--training.lr' must be above 0, not inf", None),
-    ("pixels={'order': 'blocks', 'tile': 2}", None),
-    ("mixer 'attention' with position 'rope'", None),
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("said", "printed"), MESSAGES)
 def test_messages_name_options_as_flags(said: str, printed: str | None) -> None:
-    flags = ("--match", "--data.source", "--mixer.window", "--class", "--data.validation")
-    answer_with(dict.fromkeys(flags))
-    try:
-        assert in_flags(said) == (said if printed is None else printed)
-    finally:
-        answer_with({})
+    flags = FlagGroup(NOBODY).flags()
+    flags |= dict.fromkeys(("--match", "--mixer.window", "--class", "--a.ending", "--b.ending"))
+    assert in_flags(said, flags) == (said if printed is None else printed)

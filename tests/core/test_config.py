@@ -26,13 +26,13 @@ def test_a_config_survives_json(name):
 
 
 WRONG = [
-    ({"windw": 3}, "unknown option 'windw'; did you mean 'window'"),
-    ({"window": "wide"}, "'window' must be"),
-    ({"qk_norm": 1}, "'qk_norm' must be bool, not 1"),
+    ({"windw": 3}, "unknown option `windw`; did you mean 'window'"),
+    ({"window": "wide"}, "`window` must be"),
+    ({"qk_norm": 1}, "`qk_norm` must be bool, not 1"),
     ({"bias": ["querry"]}, "did you mean 'query'"),
-    ({"widths": {"key_dims": 3}}, "unknown option 'widths.key_dims'"),
+    ({"widths": {"key_dims": 3}}, "unknown option `widths.key_dims`"),
     ({"widths": 3}, "must be a table"),
-    ({"kv_heads": 2.5}, "'kv_heads' must be"),
+    ({"kv_heads": 2.5}, "`kv_heads` must be"),
 ]
 
 
@@ -43,7 +43,7 @@ def test_wrong_values_say_what_was_expected(values, message):
 
 
 def test_none_is_refused_where_it_is_no_choice():
-    with pytest.raises(ConfigError, match=r"'longformer.window' must be int \| tuple.*, not None"):
+    with pytest.raises(ConfigError, match=r"`longformer.window` must be int \| tuple.*, not None"):
         create_mixer("longformer", width=16, heads=2, window=None)
     assert create_mixer("attention", width=16, heads=2, window=None).options.window is None
 
@@ -69,13 +69,13 @@ def test_every_option_has_a_name_of_its_own():
 
 
 CLASHES = [
-    ({"width": 30, "heads": 4}, "width=30 is not divisible by heads=4"),
-    ({"kv_heads": 3}, "heads=4 is not a multiple of kv_heads=3"),
-    ({"layers": 0}, "'layers' must be at least 1"),
+    ({"width": 30, "heads": 4}, "`width=30` is not divisible by `heads=4`"),
+    ({"kv_heads": 3}, "`heads=4` is not a multiple of `kv_heads=3`"),
+    ({"layers": 0}, "`layers` must be at least 1"),
     ({"window": (1, 2, 3)}, "one for each of"),
     ({"position": "rope", "width": 12}, "even number"),
     ({"pooling": "class"}, "pooling='class'.*causal=True"),
-    ({"causal": False}, "causal=False would leak"),
+    ({"causal": False}, "`causal=False` would leak"),
 ]
 
 

@@ -10,14 +10,14 @@ import pytest
 from test_bounds import OPTIONS
 
 import everyformer as ef
-from everyformer.cli.run_options import read_run
+from everyformer.cli.verbs.train import read_run
 from everyformer.core.bounds import Condition
 from everyformer.core.config import (
+    conditions,
     converted,
     field_defaults,
     field_types,
     from_dict,
-    unread,
 )
 from everyformer.core.errors import ConfigError
 from option_walk import leaves
@@ -41,9 +41,11 @@ def read_with(when: Condition, kind: Any, read: bool) -> Any:
 
 def settled(options: Any, values: dict[str, Any]) -> dict[str, Any]:
     """The ``values`` and those of other options with which they are read."""
-    kinds, added = field_types(options), dict(values)
-    for _, when in unread(options, values):
-        added.setdefault(when.name, read_with(when, kinds[when.name], True))
+    kinds, usual, added = field_types(options), field_defaults(options), dict(values)
+    for name in conditions(options).keys() & {n for n in values if values[n] != usual[n]}:
+        for when in conditions(options)[name]:
+            if not when.reads(values.get(when.name, usual[when.name])):
+                added.setdefault(when.name, read_with(when, kinds[when.name], True))
     return added if added == values else settled(options, added)
 
 
@@ -65,7 +67,7 @@ def test_an_option_of_another_form_is_refused(options: Any, name: str, when: Con
     other = read_with(when, kinds[when.name], False)
     alone = settled(options, {when.name: other, **BESIDE.get(when.name, {})})
     given = settled(options, {**alone, name: value})
-    said = f"'{name}'={value!r} is read with {when} alone, and {when.name} is {other!r}: leave"
+    said = f"`{name}={value!r}` is read with {when} alone, and {when.name} is {other!r}: leave"
     for make in (lambda: options(**given), lambda: from_dict(options, given, "table.")):
         with pytest.raises(ConfigError) as caught:
             make()
@@ -77,12 +79,12 @@ def test_an_option_of_another_form_is_refused(options: Any, name: str, when: Con
 
 
 FLAGS = [
-    ("image-transformer --mixer.tile 2 2 --mixer.dims 1", "'tile'=(2, 2) is read with dims=2"),
-    ("attention --training.schedule noam --training.min-lr-ratio 0.2", "'min_lr_ratio'=0.2 is re"),
-    ("xl-relative --position.reach 3", "'reach'=3 is read with distances='learned' alone"),
-    ("attention --model.pixels.mixtures 3", "'mixtures'=3 is read with output='mixture' alone"),
+    ("image-transformer --mixer.tile 2 2 --mixer.dims 1", "`tile=(2, 2)` is read with dims=2"),
+    ("attention --training.schedule noam --training.min-lr-ratio 0.2", "`min_lr_ratio=0.2` is re"),
+    ("xl-relative --position.reach 3", "`reach=3` is read with distances='learned' alone"),
+    ("attention --model.pixels.mixtures 3", "`mixtures=3` is read with output='mixture' alone"),
     ("gtrxl --wiring.gate input --wiring.gate-bias 1",
-     "'gate_bias'=1.0 is read with another gate than 'input' or 'residual' alone"),
+     "`gate_bias=1.0` is read with another gate than 'input' or 'residual' alone"),
 ]  # fmt: skip
 
 
@@ -97,10 +99,10 @@ def test_files_of_another_form_are_refused(tmp_path: Any) -> None:
     path = tmp_path / "run.toml"
     path.write_text('member = "attention"\n[model.pixels]\nmixtures = 3\n')
     assert tomllib.loads(path.read_text())["model"]
-    with pytest.raises(ConfigError, match="'mixtures'=3 is read with output"):
+    with pytest.raises(ConfigError, match="'mixtures=3' is read with output"):
         read_run(["--config", str(path)])
 
 
 def test_a_model_is_refused_with_options_of_another_form() -> None:
-    with pytest.raises(ConfigError, match=r"'start'=0\.5 is read with dynamic=False alone"):
+    with pytest.raises(ConfigError, match=r"`start=0\.5` is read with dynamic=False alone"):
         ef.create_model("adaptive-span", width=8, layers=1, heads=2, start=0.5, dynamic=True)

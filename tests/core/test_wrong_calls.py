@@ -28,7 +28,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: ef.create_mixer("linear", width=8)(drawn(1, 3, 8), mask=torch.ones(1, 3).bool()),
         "not a Tensor: Mask(padding_mask=flags)",
     ),
-    "a number for a depth": (lambda: ef.create_model("gpt", depth=6), "'depth' is chosen by a"),
+    "a number for a depth": (lambda: ef.create_model("gpt", depth=6), "`depth` is chosen by a"),
     "a list for a memory": (
         lambda: ef.create_model("gpt", memory=["segment"]), "compressive, memorizing, segment"
     ),
@@ -63,7 +63,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     "lengths below 0": (lambda: ef.Mask.from_lengths(torch.tensor([-1]), 6), "not [-1]"),
     "a word for a flag": (
         lambda: ef.create_mixer("attention", width=8, causal="no"),
-        "'causal' must be bool",
+        "`causal` must be bool",
     ),
     "flags for rows": (
         lambda: model().init_state(2).reorder(torch.tensor([True, False])), "not by (2,) bool"
@@ -75,7 +75,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         "expected a torch.nn.Module",
     ),
     "numbers for flags": (
-        lambda: functional.attention(*[drawn(1, 1, 3, 4)] * 3, mask=drawn(3, 3)), "as 'bias'"
+        lambda: functional.attention(*[drawn(1, 1, 3, 4)] * 3, mask=drawn(3, 3)), "as `bias`"
     ),
     "a gate that there is not": (
         lambda: functional.aft_simple(*[drawn(1, 3, 4)] * 3, gate="tanh"),

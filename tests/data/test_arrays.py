@@ -174,7 +174,7 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
         (
             {"x": SERIES},
             None,
-            "no targets: name them y, targets or labels .*label-column NAME, for "
+            "no targets: name them y, targets or labels .*label_column=NAME`, for "
             "classify-series or regress-series; without them it serves no task",
         ),
         ({"x": PIXELS}, "regress", "no targets: .* for regress-image; without .* serve pixels$"),
@@ -185,7 +185,7 @@ def test_pictures_of_any_scale_and_layout_are_bytes(
             "serve classify-text, regress-text, lm",
         ),
         ({"x": SERIES, "y": CLASSES}, "lm", "tokens in .* must be integers"),
-        ({"x": SERIES, "y": NUMBERS}, "classify", "take --task regress"),
+        ({"x": SERIES, "y": NUMBERS}, "classify", "take `task=regress`"),
         ({"x": SERIES, "y": np.arange(20)}, "classify", "one row alone"),
         ({"x": SERIES, "y": np.eye(20)}, "classify", "one class a row is needed"),
         ({"x": SERIES, "y": np.array(["a", "b"] * 10)}, "regress", "numbers, one or some a row"),
@@ -238,7 +238,7 @@ def test_a_table_gives_numbers(tmp_path: Path) -> None:
     assert "always answering their mean" in dataset.split
     for cell in ("cheap", "1_000"):
         (tmp_path / "t.csv").write_text("\n".join([*lines, f"word,{cell}"]), encoding="utf-8")
-        with pytest.raises(DataError, match=f"'price' of .* holds '{cell}', where --task regress"):
+        with pytest.raises(DataError, match=f"'price' of .* holds '{cell}', where `task=regress`"):
             load_dataset(config, "regress")
 
 

@@ -110,7 +110,7 @@ def evaluate(tokens: list[int]) -> int:
     [
         ("recall", {"pairs": 16, "symbols": 20}, ConfigError, "at least 32 symbols"),
         ("recall", {"pairs": 16, "length": 60}, ConfigError, "at least 64"),
-        ("listops", {"depth": 1, "length": 400}, DataError, "--data.depth 1"),
+        ("listops", {"depth": 1, "length": 400}, DataError, "`data.depth=1`"),
         ("listops", {"length": 3}, ConfigError, "at least 4"),
         ("copy", {"task": "pixels"}, DataError, "only lm and seq2seq; digits can"),
         ("digits", {"task": "lm"}, DataError, "classify-image and pixels"),

@@ -73,5 +73,5 @@ def test_of_two_that_build_the_same_the_first_stays(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot write the data cache.*--data\.cache"):
+    with pytest.raises(DataError, match=r"cannot write the data cache.*`data\.cache`"):
         cached(tmp_path / "file" / "below", "text-1", Builder())

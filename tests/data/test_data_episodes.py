@@ -245,8 +245,8 @@ def test_wrong_episodes_are_refused_with_their_file(
 OTHERS: list[tuple[str | None, dict[str, Any], type[Exception], str]] = [
     (None, {}, DataError, "holds one episode alone, so that none can be held out: give two or"),
     ("lm", {}, DataError, "holds episodes, which the task lm cannot use; they are for decision"),
-    (None, {"length": 9}, ConfigError, "--data.length has no meaning for episodes"),
-    (None, {"tokenizer": "chars"}, ConfigError, "--data.tokenizer has no meaning for episodes"),
+    (None, {"length": 9}, ConfigError, "`data.length` has no meaning for episodes"),
+    (None, {"tokenizer": "chars"}, ConfigError, "`data.tokenizer` has no meaning for episodes"),
 ]  # fmt: skip
 
 

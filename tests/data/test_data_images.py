@@ -389,7 +389,7 @@ def test_pictures_are_not_made_larger_than_there_is_memory_for(
     room = 1797 * 20 * 20
     monkeypatch.setattr("sequence_laws.memory.LARGE", 1)
     monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: room - 1)
-    with pytest.raises(ResourceError, match=r"pictures of 20 x 20 pixels.*smaller --data\.size"):
+    with pytest.raises(ResourceError, match=r"pictures of 20 x 20 pixels.*smaller `data.size`"):
         load("digits", size=20)
     monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: room)
     assert load("digits", size=20).image == (1, 20, 20)

@@ -74,13 +74,13 @@ def test_another_package_brings_a_kind(offer: Offer, tmp_path: Path, load: Load)
         data = recognised(request)
     assert (data.name, data.options.dot) == ("Morse code", "o")
     for option, said in (
-        ("dit=o", "unknown option '--data.options dit'"),
-        ("dot=3", "'--data.options dot' must be str"),
-        ("dot=", "--data.options takes name=value, not 'dot='"),
+        ("dit=o", "unknown option `data.options=dit`"),
+        ("dot=3", "`data.options=dot` must be str"),
+        ("dot=", "`data.options` takes name=value, not 'dot='"),
     ):
         with pytest.raises(ConfigError, match=said):
             load(path, options=(option,))
-    with pytest.raises(ConfigError, match=r"--data\.options has no meaning for .* another package"):
+    with pytest.raises(ConfigError, match=r"`data\.options` has no meaning for .* another package"):
         load(write(tmp_path, {"a.txt": "text"}) / "a.txt", options=("dot=o",))
 
 
@@ -113,7 +113,7 @@ def test_the_end_of_a_request_closes_its_source(tmp_path: Path) -> None:
 
 
 def test_a_built_in_of_episodes_refuses_what_episodes_refuse(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"built-in .walks., which are read --data\.context"):
+    with pytest.raises(ConfigError, match=r"built-in .walks., which are read `data\.context`"):
         load("walks", length=9)
 
 
@@ -172,7 +172,7 @@ def test_each_kind_refuses_the_options_that_it_does_not_read(
     assert {*data.reads} <= {*vars(request.config)}
     for option in {*REFUSED} - {*data.reads}:
         # which kind a text is may follow from it
-        told = f"--data.{option.replace('_', '-')} has no meaning for "
+        told = f"`data.{option}` has no meaning for "
         with (
             Request(DataConfig(**options | {option: REFUSED[option]}), task) as request,
             pytest.raises(ConfigError, match=told),
@@ -204,14 +204,14 @@ def test_what_is_not_read_is_refused_where_it_is_said_and_passed_over_where_a_ru
     np.save("tokens.npy", np.arange(400) % 9)
     np.savez("series.npz", x=np.random.default_rng(0).normal(size=(40, 8, 2)), y=np.arange(40) % 2)
     config = DataConfig(source=source, cache=str(tmp_path / "cache"), length=24, **option)
-    name = next(iter(option)).replace("_", "-")
-    with pytest.raises(ConfigError, match=f"--data.{name} has no meaning for {re.escape(words)}"):
+    name = next(iter(option))
+    with pytest.raises(ConfigError, match=f"`data.{name}` has no meaning for {re.escape(words)}"):
         load_dataset(config, task)
     before = dataclasses.replace(config, validation=0.3)
     assert load_dataset(config, task, stored=before).fingerprint
     # which says nothing for what is said anew beside it
     changed = dataclasses.replace(config, best=0.5)
-    with pytest.raises(ConfigError, match=r"--data\.best has no meaning for"):
+    with pytest.raises(ConfigError, match=r"`data\.best` has no meaning for"):
         load_dataset(changed, task, stored=before)
 
 
@@ -239,8 +239,8 @@ READ: dict[str, Any] = {
         ({"tokenizer": "bpe:256"}, "at least 257"),
         ({"tokenizer": "chars:80"}, "takes no size"),
         ({"validation": 0.0}, "above 0"),
-        ({"length": 1}, "'length' must be at least 2"),
-        ({"seed": -1}, "'seed' must"),
+        ({"length": 1}, "`length` must be at least 2"),
+        ({"seed": -1}, "`seed` must"),
         ({"colour": "gray"}, "did you mean 'grey'"),
         ({"source": " "}, "is empty"),
     ],

@@ -87,7 +87,7 @@ def test_numbers_come_from_tables_and_arrays_not_from_files(
     files: Files, tmp_path: Path, load: Load
 ) -> None:
     write(tmp_path, files)
-    said = r"no text has a number .* regress-text .*--data\.label-column, or .*targets .* an \.npz"
+    said = r"no text has a number .* regress-text .*`data.label_column`, or .*targets .* an \.npz"
     with pytest.raises(DataError, match=said):
         load(tmp_path / "x", "regress")
 

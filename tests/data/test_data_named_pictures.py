@@ -171,7 +171,7 @@ BAD: dict[str, tuple[str, dict[str, Any], str]] = {
     ),
     "a cell that is no number": (
         table([*ROWS[:3], ("3.png", "old", "cat"), ("4.png", "old", "dog"), *ROWS[5:]]),
-        {"label_column": "age"}, "'age' of .* holds 'old', where --task regress needs numbers",
+        {"label_column": "age"}, "'age' of .* holds 'old', where `task=regress` needs numbers",
     ),
     "a cell that is one of two numbers": (
         table([(name, "1,008" if name == "3.png" else age, kind) for name, age, kind in ROWS]),
@@ -191,10 +191,10 @@ OTHERS: dict[str, tuple[Files, str | None, dict[str, Any], str]] = {
         PICTURES, "regress", {}, "pictures without numbers.*metadata.csv.*npz"
     ),
     "a column where nothing is answered": (
-        PICTURES | {"a.csv": table()}, "pixels", {"label_column": "age"}, "--data.labels"
+        PICTURES | {"a.csv": table()}, "pixels", {"label_column": "age"}, "`data.labels`"
     ),
     "a header where no table is read": (
-        PICTURES | {"a.csv": table()}, "pixels", {"header": "no"}, "--data.header has no meaning"
+        PICTURES | {"a.csv": table()}, "pixels", {"header": "no"}, "`data.header` has no meaning"
     ),
     "several tables": (
         PICTURES | {"a.csv": table(), "b.csv": table()}, "regress", {"label_column": "age"},

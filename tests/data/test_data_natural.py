@@ -59,14 +59,14 @@ def test_a_label_that_is_chosen_is_what_is_learned_whoever_can(
     assert (data.task, data.classes) == ("classify-text", ("a", "b"))
 
 
-ASKED = "none is called like .*--data.text-column N.*pairs to translate take --task seq2seq"
+ASKED = "none is called like .*`data.text_column` N.*pairs to translate take `task=seq2seq`"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "able", "message"),
     [
-        ("a.tsv", TWO, READER, "say --data.header yes, or no where it is a row"),
-        ("a.csv", delimited(PAIRS), TRANSLATOR, "say --data.header yes, or no where it is a row"),
+        ("a.tsv", TWO, READER, "say `data.header=yes`, or no where it is a row"),
+        ("a.csv", delimited(PAIRS), TRANSLATOR, "say `data.header=yes`, or no where it is a row"),
         (
             "a.jsonl",
             '{"said": "a b", "mood": "x"}\n{"said": "c", "mood": "y"}\n' * 15,
@@ -74,7 +74,7 @@ ASKED = "none is called like .*--data.text-column N.*pairs to translate take --t
             "none is called like a text",
         ),
         ("a.jsonl", '{"l": "a b", "r": "c d"}\n', BOTH, ASKED),
-        ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*--data.source-column"),
+        ("a.csv", delimited(LABELLED), TRANSLATOR, "only translates.*`data.source_column`"),
         ("a.csv", delimited([("x", "y", "z"), ("1", "a b", "c")]), READER, "called like a label"),
     ],
 )
@@ -136,7 +136,7 @@ def test_columns_of_pairs_are_chosen(
         ({"source_column": "1", "target_column": "1"}, "source and target are both column 1"),
         (
             {"source_column": "1", "task": "lm"},
-            "--data.source-column has no meaning for the task lm",
+            "`data.source_column` has no meaning for the task lm",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_columns_that_contradict_the_task_are_refused(
 def test_a_header_is_refused_where_no_line_can_be_one(
     name: str, content: str, tmp_path: Path, load: Load
 ) -> None:
-    with pytest.raises(ConfigError, match=r"--data\.header has no meaning"):
+    with pytest.raises(ConfigError, match=r"`data\.header` has no meaning"):
         load(write(tmp_path, {name: content}) / name, header="yes")
 
 

@@ -145,7 +145,7 @@ def test_languages_that_the_header_has_not_are_refused(
     path = write(tmp_path, {"x.tsv": f"{header}\n{TSV}"}) / "x.tsv"
     columns = ", ".join(header.split("\t"))
     with pytest.raises(
-        ConfigError, match=f"the columns {columns}, but --data.languages says {said}"
+        ConfigError, match=f"the columns {columns}, but `data.languages` says {said}"
     ):
         load(path, "seq2seq", languages=said)
     assert load(path, "seq2seq", languages="de-en" if "de" in header else None).task == "seq2seq"
@@ -195,7 +195,7 @@ def test_unsound_tables_are_refused_with_their_place(
     ("options", "message"),
     [
         ({"languages": "en"}, "two different languages"),
-        ({"tokens": 20}, "more than --data.tokens 20"),
+        ({"tokens": 20}, "more than `data.tokens=20`"),
     ],
 )
 def test_options_that_do_not_fit_are_refused(

@@ -176,13 +176,13 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         (
             "text,mood,x\na,b,c\n",
             {"label_column": "mod"},
-            "no column 'mod' for --data.label-column, but the columns text, mood, x; did you mean "
+            "no column 'mod' for `data.label_column`, but the columns text, mood, x; did you mean "
             "'mood'",
         ),
         (
             "text,label\na,b\n",
             {"text_column": "zzz"},
-            "for --data.text-column, but the columns text, label$",
+            "for `data.text_column`, but the columns text, label$",
         ),
         ("text,label\na,b\n", {"text_column": "3"}, "no column '3'"),
         (
@@ -198,31 +198,31 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         (
             "text,label,class\na,b,c\n",
             {},
-            "could be the label, 'label' and 'class'.*--data.label-c",
+            "could be the label, 'label' and 'class'.*`data.label_c",
         ),
         ("text,text,label\na,b,c\n", {"text_column": "text"}, "2 columns called.*number.*: 1 or 2"),
         ("text,x,y\na,b,c\n", {}, "columns text, x, y.*none is called like a label"),
         (
             "text,year\na,1999\nb,2001\n",
             {},
-            "none is called like a label.*--data.label-column NAME",
+            "none is called like a label.*`data.label_column` NAME",
         ),
         ("label,n\na,1999\nb,2001\n", {}, "none is called like a text.*are no sequence"),
         (
             "x,y,z\na,b,c\n",
             {"header": "yes"},
-            r"like a label \(.*\) or a text \(.*\); choose them with --data.label-column NAME and "
-            "--data.text-column NAME$",
+            r"like a label \(.*\) or a text \(.*\); choose them with `data.label_column` NAME and "
+            "`data.text_column` NAME$",
         ),
-        ("x,y,label\na,b,c\n", {}, "none is called like a text.*--data.text-column NAME"),
+        ("x,y,label\na,b,c\n", {}, "none is called like a text.*`data.text_column` NAME"),
         (
             "a b,1,x y\nc d,2,z w\n",
             {"header": "no"},
-            "3 columns and no header.*--data.label-column NUMBER and --data.text-column NUMBER, f",
+            "3 columns and no header.*`data.label_column` NUMBER and `data.text_column` NUMBER, f",
         ),
-        ("x,y\na b,c\n", {"header": "yes"}, "choose them with --data.label-column NAME and"),
+        ("x,y\na b,c\n", {"header": "yes"}, "choose them with `data.label_column` NAME and"),
         ("text,label\na,b\n", {"text_column": "1", "label_column": "text"}, "both 'text'"),
-        ("one\ntwo\n", {"header": "no"}, "1 column.*takes --task lm --data.text-column 1"),
+        ("one\ntwo\n", {"header": "no"}, "1 column.*takes `task=lm` `data.text_column=1`"),
         ("text,label\nx,y\nz\n", {}, r"line 3 has 1 column between commas, line 1 has 2"),
         ("text,label\nx,y\n\nz,y,w\n", {}, r"line 4 has 3 columns between commas, line 1 has 2"),
         ('text,label\n"x,y\nz,y\n', {}, "line 2: the quotes.*opens a cell must close it"),
@@ -237,12 +237,12 @@ def test_columns_are_chosen_by_name_by_number_or_are_obvious(
         (
             many(60, lambda n: "" if n % 5 == 1 else n % 2),
             {},
-            "line 38 and 4 more; fill.*--data.unlabelled skip",
+            "line 38 and 4 more; fill.*`data.unlabelled=skip`",
         ),
         (many(60, lambda n: f"own {n}"), {}, "60 different labels in 60 rows, so 'label' is prob"),
         (many(60, lambda _: "same"), {}, "only one class, 'same'"),
-        (many(60, lambda n: n % 21), {}, "holds 21 different numbers: predict .* --task regress"),
-        (many(60, lambda n: n % 2 / 4), {}, "holds 2 different numbers.*--data.label-column$"),
+        (many(60, lambda n: n % 21), {}, "holds 21 different numbers: predict .* `task=regress`"),
+        (many(60, lambda n: n % 2 / 4), {}, "holds 2 different numbers.*`data.label_column`$"),
     ],
 )
 def test_unsound_tables_are_refused_with_the_way_out(
@@ -353,7 +353,7 @@ def test_rows_without_a_label_are_left_out_where_that_is_said(tmp_path: Path, lo
     assert "; 12 without a label left out" in data.split
     full = write(tmp_path, {"b.csv": many(60, lambda n: n % 2)}) / "b.csv"
     assert "without a label" not in load(full, unlabelled="skip").split
-    with pytest.raises(ConfigError, match=r"--data\.unlabelled has no meaning for the task lm"):
+    with pytest.raises(ConfigError, match=r"`data\.unlabelled` has no meaning for the task lm"):
         load(path, "lm", text_column="text", unlabelled="skip")
     with pytest.raises(DataError, match="12 texts without a label"):
         load(path, "classify-text")
@@ -412,7 +412,7 @@ def test_features_are_refused_with_what_does_them_well(
         part in said
         for part in (columns, "are no sequence", "HistGradientBoosting", "x (N, T, C) with y")
     )
-    assert "--data.text-column" in said
+    assert "`data.text_column`" in said
     assert said.count(". ") == 0
 
 
@@ -430,7 +430,7 @@ def test_a_text_among_columns_is_the_one_that_is_said(
 ) -> None:
     rows = TEXTS[name]
     path = write(tmp_path, {"a.csv": delimited(rows)}) / "a.csv"
-    with pytest.raises(ConfigError, match=r"called like a .*; choose (it|them) with --data\."):
+    with pytest.raises(ConfigError, match=r"called like a .*; choose (it|them) with `data\."):
         load(path)
     data = load(path, text_column=rows[0][1], label_column=rows[0][2])
     assert data.tokenizer.decode(data.tokens).startswith(str(rows[1][1]))

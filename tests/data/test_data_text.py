@@ -152,7 +152,7 @@ def test_content_and_tokenizer_make_the_fingerprint(tmp_path: Path, load: Load) 
         ({}, "*.txt", {}, "no file matches"),
         ({"a.txt": ""}, "a.txt", {}, "a.txt' is empty"),
         ({"x/a.txt": "", "x/b.txt": ""}, "x", {}, "every text .* is empty"),
-        ({"a.txt": "too short"}, "a.txt", {}, "too short.*--data.length"),
+        ({"a.txt": "too short"}, "a.txt", {}, "too short.*`data.length`"),
         ({"a.txt": b"ab\0cd" * 99}, "a.txt", {}, r"a\.txt' looks binary.*\.bin"),
         ({"a.txt": b"\xff" * 999}, "a.txt", {"tokenizer": "chars"}, "not UTF-8.*iconv"),
         ({"a.bin": LETTERS}, "a.bin", {"tokenizer": "chars"}, "raw bytes"),
@@ -211,7 +211,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, load: Load) -> None:
     before = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
     try:
-        with pytest.raises(DataError, match=r"cannot write the data cache.*--data\.cache"):
+        with pytest.raises(DataError, match=r"cannot write the data cache.*`data\.cache`"):
             load(path, length=8, tokenizer="chars")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))

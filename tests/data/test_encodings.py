@@ -58,7 +58,7 @@ def test_no_encoding_is_guessed(name: str, tmp_path: Path, load: Load) -> None:
     content = CSV if name == "a.csv" else JSONL
     path = write(tmp_path, {name: content.replace("süß", "żur").encode("cp1250")}) / name
     line = 2 if name == "a.csv" else 1
-    with pytest.raises(DataError, match=rf"line {line} is not UTF-8 .*--data\.encoding \(windows"):
+    with pytest.raises(DataError, match=rf"line {line} is not UTF-8 .*`data.encoding` \(windows"):
         load(path)
     assert "żur" in load(path, encoding="cp1250").classes
     assert "¿ur" in load(path, encoding="windows-1252").classes
@@ -83,7 +83,7 @@ def test_a_mark_tells_the_order_of_bytes_and_nothing_else(
 
 def test_utf16_without_its_mark_is_read_where_it_is_said(tmp_path: Path, load: Load) -> None:
     content = CSV.translate(str.maketrans("öüß", "oub")).encode("utf-16-le")
-    with pytest.raises(DataError, match=r"has NUL bytes.*--data\.encoding utf-16-le"):
+    with pytest.raises(DataError, match=r"has NUL bytes.*`data.encoding=utf-16-le`"):
         load(write(tmp_path, {"a.csv": content}) / "a.csv")
     path = write(tmp_path, {"a.csv": CSV.encode("utf-16-be")}) / "a.csv"
     assert load(path, encoding="utf-16-be").classes == tuple(sorted(WORDS))
@@ -115,7 +115,7 @@ def test_plain_text_is_decoded_where_its_encoding_is_said(
         kept = load(old, **options)
         assert bytes(kept.train).startswith(content.encode("cp1252")[:100])
     else:
-        with pytest.raises(DataError, match=r"say what it is with --data\.encoding"):
+        with pytest.raises(DataError, match=r"say what it is with `data.encoding`"):
             load(old, **options)
 
 
@@ -129,7 +129,7 @@ def test_plain_text_in_utf16_is_read_by_its_mark(encoding: str, tmp_path: Path, 
     assert read.fingerprint == plain.fingerprint
     assert read.bytes_per_token == plain.bytes_per_token
     assert load(folder / "a.txt", encoding="utf-16", **options).fingerprint == plain.fingerprint
-    with pytest.raises(DataError, match=r"UTF-16 by its mark, .* say --data.encoding utf-16, or"):
+    with pytest.raises(DataError, match=r"UTF-16 by its mark, .* say `data.encoding=utf-16`, or"):
         load(folder / "a.txt", length=16, tokenizer="bytes")
     # one text among others, and lines of parallel text
     both = load(write(tmp_path / "both", {"a.txt": marked, "b.txt": content}), **options)
@@ -143,7 +143,7 @@ def test_parallel_files_are_read_as_is_said(tmp_path: Path, load: Load) -> None:
     lines = "".join(f"ein süßer Tag {n}\n" for n in range(30))
     files = {"t.de": lines.encode("cp1252"), "t.en": lines.encode("cp1252")}
     folder = write(tmp_path / "pairs", files)
-    with pytest.raises(DataError, match=r"line 1 is not UTF-8.*--data\.encoding"):
+    with pytest.raises(DataError, match=r"line 1 is not UTF-8.*`data\.encoding`"):
         load(folder)
     data = load(folder, encoding="cp1252")
     assert data.held_out_pairs()[1] == [f"ein süßer Tag {n}" for n in (27, 28, 29)]

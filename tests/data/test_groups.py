@@ -108,7 +108,7 @@ def test_no_row_is_left_where_every_group_is_a_class_of_its_own(tmp_path: Path, 
 @pytest.mark.parametrize(
     ("files", "split", "said"),
     [
-        ({"a.csv": table()}, ("group", "patent"), "no column 'patent' for --data.split group.*did"),
+        ({"a.csv": table()}, ("group", "patent"), "no column 'patent' for `data.split=group`.*did"),
         ({"a.csv": table()}, ("group", "label"), "'label' of .* is read itself"),
         ({"a.csv": table([*ROWS, ("a", "ill", "")])}, ("group", "patient"), "line 106.*is empty"),
         (

@@ -125,10 +125,10 @@ def test_wrong_prompts_and_options_are_refused() -> None:
     for empty in ([], torch.empty(2, 0, dtype=torch.long)):
         with pytest.raises(ShapeError, match="the prompt is empty"):
             generate(model, empty, tokens=1)
-    with pytest.raises(ConfigError, match="'tokens' must be 0 or more, not -1"):
+    with pytest.raises(ConfigError, match="`tokens` must be 0 or more, not -1"):
         generate(model, [1], tokens=-1)
     for wrong in ({"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.1}):
-        with pytest.raises(ConfigError, match=f"'{next(iter(wrong))}' must be"):
+        with pytest.raises(ConfigError, match=f"`{next(iter(wrong))}` must be"):
             Sampling(**wrong)  # type: ignore[arg-type]
 
 

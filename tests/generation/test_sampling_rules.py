@@ -240,11 +240,11 @@ def test_lists_and_a_padded_tensor_are_the_same_prompt() -> None:
 
 
 WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"repetition_penalty": 0.0}, "'repetition_penalty' must be above 0"),
-    ({"repetition_penalty": float("nan")}, "'repetition_penalty' must be above 0"),
-    ({"stop": ("",)}, "'stop' holds an empty text"),
-    ({"end_token": -1}, "'end_token' must be at least 0"),
-    ({"min_tokens": -2}, "'min_tokens' must be at least 0"),
+    ({"repetition_penalty": 0.0}, "`repetition_penalty` must be above 0"),
+    ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be above 0"),
+    ({"stop": ("",)}, "`stop` holds an empty text"),
+    ({"end_token": -1}, "`end_token` must be at least 0"),
+    ({"min_tokens": -2}, "`min_tokens` must be at least 0"),
 ]
 
 
@@ -258,10 +258,10 @@ def test_rules_that_cannot_be_kept_are_refused() -> None:
     model = small_model("gpt")
     with pytest.raises(ConfigError, match="stop strings need the tokenizer"):
         generate(model, [1], tokens=1, sampling=Sampling(stop=("a",)))
-    with pytest.raises(ConfigError, match="'end_token' is 13, but the model has 13 tokens"):
+    with pytest.raises(ConfigError, match="`end_token` is 13, but the model has 13 tokens"):
         generate(model, [1], tokens=1, sampling=Sampling(end_token=13))
     pixels = ef.create_model("aft-simple", PIXELS, width=8, heads=2, layers=1, image=(1, 2, 2))
-    with pytest.raises(ConfigError, match="'stop' is for texts"):
+    with pytest.raises(ConfigError, match="`stop` is for texts"):
         draw_images(pixels, 1, Sampling(stop=("a",)))
 
 

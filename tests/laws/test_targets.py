@@ -320,7 +320,7 @@ def test_what_a_model_reads_can_be_said():
         def forward(self, x):
             return x @ self.weight
 
-    with pytest.raises(ConfigError, match="width=D for features"):
+    with pytest.raises(ConfigError, match="`width=D` for features"):
         check(Features())
     for known in ({"width": 6}, {"inputs": torch.randn(2, 5, 6)}):
         (verdict,) = check(Features(), laws=["causality"], **known)

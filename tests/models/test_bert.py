@@ -208,5 +208,5 @@ def test_the_first_and_the_last_real_token_are_found_behind_padding(
 
 
 def test_a_causal_classifier_cannot_read_the_first_token() -> None:
-    with pytest.raises(GeneError, match="pooling='first' reads the first token"):
+    with pytest.raises(GeneError, match="`pooling='first'` reads the first token"):
         ef.create_model("attention", "classify-text", pooling="first", causal=True)

@@ -143,8 +143,8 @@ def test_logits_of_all_tokens_are_never_made():
 
 
 REFUSED = [
-    ({"loss_chunk": 0}, "lm", ConfigError, "'loss_chunk' must be at least 1"),
-    ({"feedforward_chunk": 0}, "lm", ConfigError, "feedforward_chunk' must be at least 1"),
+    ({"loss_chunk": 0}, "lm", ConfigError, "`loss_chunk` must be at least 1"),
+    ({"feedforward_chunk": 0}, "lm", ConfigError, "feedforward_chunk` must be at least 1"),
     ({"loss_chunk": 4}, "classify-text", GeneError, "predicts once for a whole row"),
 ]
 
@@ -156,7 +156,7 @@ def test_pieces_without_meaning_are_refused(options, task, kind, message):
 
 
 def test_a_mixer_without_a_feed_forward_has_none_to_cut():
-    with pytest.raises(GeneError, match="'feedforward_chunk' has no meaning"):
+    with pytest.raises(GeneError, match="`feedforward_chunk` has no meaning"):
         build("gmlp", feedforward_chunk=4)
 
 

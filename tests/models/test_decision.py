@@ -216,15 +216,15 @@ def test_behaviour_cloning_reads_the_last_states_of_the_window_side_by_side() ->
 REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"decision": {"table": 8}}, ConfigError,
      "the data have episodes of up to 9 steps, but the table of timesteps has 8: raise "
-     "--model.decision.table"),
+     "`model.decision.table`"),
     ({"decision": {"tanh": True}}, GeneError,
-     "decision.tanh is for actions that are numbers, and these are chosen from 4: leave it out"),
+     "`decision.tanh` is for actions that are numbers, and these are chosen from 4: leave it out"),
     ({"decision": {"body": "mlp", "return_to_go": False}}, ConfigError,
-     "'return_to_go'=False is read with body='layers' alone, and body is 'mlp': leave "
-     "'return_to_go' out"),
+     "`return_to_go=False` is read with body='layers' alone, and body is 'mlp': leave "
+     "`return_to_go` out"),
     ({"memory": "segment"}, GeneError, "memory 'segment' carries a text from segment to segment"),
-    ({"loss_chunk": 4}, GeneError, "loss_chunk=4 cuts a text into pieces, but task 'decision'"),
-    ({"causal": False}, GeneError, "task 'decision' predicts what comes next, so causal=False"),
+    ({"loss_chunk": 4}, GeneError, "`loss_chunk=4` cuts a text into pieces, but task 'decision'"),
+    ({"causal": False}, GeneError, "task 'decision' predicts what comes next, so `causal=False`"),
 ]  # fmt: skip
 
 
@@ -243,7 +243,7 @@ def test_tensors_that_do_not_go_together_and_timesteps_beyond_the_table_are_refu
     assert int(late["timesteps"].max()) == 40
     for wrong, sentence in (
         (late, "timestep 40 is beyond the model's table of 40: train one with a larger "
-               "--model.decision.table"),
+               "`model.decision.table`"),
         ({**given, "returns": given["returns"][:, 1:]},
          "returns are (3, 4), but timesteps are (3, 5): give all for the same rows and steps"),
         ({**given, "inputs": given["inputs"][..., 1:]},

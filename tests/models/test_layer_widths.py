@@ -37,7 +37,7 @@ def test_the_option_is_found() -> None:
 @pytest.mark.parametrize("side", SIDES)
 @pytest.mark.parametrize("member", MEMBERS, ids=lambda member: member.name)
 def test_a_layer_of_another_width_is_refused(member: Any, side: str) -> None:
-    expected = rf"^'mixer\.widths\.{side}' must be width={WIDTH} in a layer, not 7: "
+    expected = rf"^`mixer\.widths\.{side}` must be `width={WIDTH}` in a layer, not 7: "
     with pytest.raises(GeneError, match=expected):
         small_model(member, mixer_options=widths(side, 7))
     model, inputs, targets = small_model(member, mixer_options=widths(side, WIDTH))
@@ -47,10 +47,10 @@ def test_a_layer_of_another_width_is_refused(member: Any, side: str) -> None:
 @pytest.mark.parametrize("side", SIDES)
 def test_so_is_one_that_reads_an_encoder_or_holds_some_heads(side: str) -> None:
     sizes: dict[str, Any] = {"width": 8, "heads": 2, "layers": 1, "vocabulary": 9, "max_length": 5}
-    with pytest.raises(GeneError, match=rf"'cross\.widths\.{side}' must be width=8"):
+    with pytest.raises(GeneError, match=rf"`cross\.widths\.{side}` must be `width=8`"):
         ef.create_model("transformer", "seq2seq", cross_options=widths(side, 7), **sizes)
     split = ef.by_head("attention", "aft-simple", attention=widths(side, 7))
-    with pytest.raises(GeneError, match=rf"'own\.attention\.widths\.{side}' must be width=8"):
+    with pytest.raises(GeneError, match=rf"`own\.attention\.widths\.{side}` must be `width=8`"):
         ef.create_model("attention", mixer=split, **sizes)
 
 

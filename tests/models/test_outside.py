@@ -156,7 +156,7 @@ def test_a_loss_in_pieces_is_the_loss() -> None:
     ],
 )
 def test_options_that_would_change_nothing_are_refused(name, options, word) -> None:
-    with pytest.raises(GeneError, match=f"'{word}' would change nothing in it"):
+    with pytest.raises(GeneError, match=f"`{word}` would change nothing in it"):
         made(name, **options)
 
 
@@ -219,7 +219,7 @@ def test_padding_behind_a_causal_module_is_not_read_and_any_other_is_refused() -
     ("name", "task", "kind", "words"),
     [
         ("finished", "lm", ConfigError, "one finished module.*name a function or a class"),
-        ("narrow", "lm", ConfigError, "reads 5 channels, but the width is 8.*take 'width'"),
+        ("narrow", "lm", ConfigError, "reads 5 channels, but the width is 8.*take `width`"),
         ("both_ways", "lm", GeneError, None),
         ("Net", "classify-text", UnsupportedError, "reads token ids.*not classify"),
     ],

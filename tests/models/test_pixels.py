@@ -280,7 +280,7 @@ def test_a_given_beginning_is_kept_and_the_rest_is_drawn(options):
 
 WRONG: list[tuple[Any, type[Exception], str]] = [
     (lambda: model_of(pixels={"tile": (0, 3)}), ConfigError, "pixels.tile.* must be at least 1"),
-    (lambda: model_of(pixels={"mixtures": 0}), ConfigError, "pixels.mixtures' must be at least 1"),
+    (lambda: model_of(pixels={"mixtures": 0}), ConfigError, "pixels.mixtures` must be at least 1"),
     (lambda: model_of(pixels={"order": "block"}), ConfigError, "did you mean 'blocks'"),
     (
         lambda: model_of(pixels={"output": "mixture"}, label_smoothing=0.1),
@@ -311,11 +311,11 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
         ShapeError,
         "an intensity is 0 to 255",
     ),
-    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image\[0\]' must be at least 1"),
+    (lambda: model_of(image=(-3, 3, 4)), ConfigError, r"image\[0\]` must be at least 1"),
     (
         lambda: model_of(ENLARGE, source_image=(3, 0, 2)),
         ConfigError,
-        r"source_image\[1\]' must be at least 1",
+        r"source_image\[1\]` must be at least 1",
     ),
     (
         lambda: model_of(ENLARGE)(images_of(1), targets=values_of(images_of(1))),

@@ -200,7 +200,7 @@ def test_every_row_of_a_table_is_a_document(texts: Path, kind: str) -> None:
 def test_a_column_of_tables_must_be_chosen(texts: Path) -> None:
     table = Path("rows.jsonl")
     table.write_text(json.dumps({"one": "a b c", "two": "d e f"}))
-    with pytest.raises(ConfigError, match="text-column"):
+    with pytest.raises(ConfigError, match="text_column"):
         indexed(model(), table, "rows")
     assert not Path("rows").exists()
 

@@ -130,7 +130,7 @@ def test_a_training_weighs_and_its_evaluation_does_not() -> None:
 
 def test_tasks_and_models_without_classes_refuse_weights() -> None:
     numbers = data(task="regress-series", classes=(), labels=LABELS[:, None].astype(np.float32))
-    with pytest.raises(ConfigError, match="'class_weights' is balanced, but the task regress-seri"):
+    with pytest.raises(ConfigError, match="`class_weights` is balanced, but the task regress-seri"):
         weigh_classes(model(), numbers, BALANCED)
     with pytest.raises(ConfigError, match="a Linear on toy takes no weights of classes"):
         weigh_classes(torch.nn.Linear(2, 3), data(), BALANCED)

@@ -49,15 +49,15 @@ def test_options_that_are_gone_are_passed_over_at_their_defaults(tmp_path: Path)
 
 def test_other_values_of_them_are_refused(tmp_path: Path) -> None:
     saved(tmp_path / "m", horizon=2)
-    with pytest.raises(ConfigError, match="'horizon' left the library: 2 is for an earlier"):
+    with pytest.raises(ConfigError, match="`horizon` left the library: 2 is for an earlier"):
         ef.load(tmp_path / "m")
-    with pytest.raises(ConfigError, match="'kind' left the library: 'ivf' is for an earlier"):
+    with pytest.raises(ConfigError, match="`kind` left the library: 'ivf' is for an earlier"):
         from_dict(KnnOptions, {"kind": "ivf"})
     saved(tmp_path / "n", policy=POLICY | {"clip": 0.3})
-    with pytest.raises(ConfigError, match="option 'policy' left the library"):
+    with pytest.raises(ConfigError, match="option `policy` left the library"):
         ef.load(tmp_path / "n")
     for name, value in (("season", 7), ("alphabet", "dna"), ("env", "CartPole-v1")):
-        with pytest.raises(ConfigError, match=f"'{name}' left the library: {value!r} is"):
+        with pytest.raises(ConfigError, match=f"`{name}` left the library: {value!r} is"):
             from_dict(DataConfig, {name: value})
 
 
@@ -73,7 +73,7 @@ def test_options_of_genes_that_are_gone_are_read_at_their_defaults_alone(kind: t
     assert from_dict(kind, dict(kind.gone)) == kind()
     assert not {*kind.gone} & {*vars(kind())}
     for name, usual in kind.gone.items():
-        with pytest.raises(ConfigError, match=f"'{name}' left the library: 'x' is for an earlier"):
+        with pytest.raises(ConfigError, match=f"`{name}` left the library: 'x' is for an earlier"):
             from_dict(kind, {name: "x"})
         assert usual != "x"
 

@@ -101,12 +101,12 @@ def test_a_stride_of_a_whole_window_is_windows_side_by_side(length: int, held_ou
 def test_what_does_not_fit_is_refused() -> None:
     data, model = tiny_text(7, 40, 40), model_of(7)
     for stride in (0, 8):
-        with pytest.raises(ConfigError, match="'stride' must be 1 to 7"):
+        with pytest.raises(ConfigError, match="`stride` must be 1 to 7"):
             evaluate_long(model, data, mode="sliding", stride=stride)
-    with pytest.raises(ConfigError, match="side by side have no 'stride'"):
+    with pytest.raises(ConfigError, match="side by side have no `stride`"):
         evaluate_long(model, data, stride=3)
     copy: Dataset = load_dataset(DataConfig(source="copy", length=8))
-    with pytest.raises(UnsupportedError, match="leave 'mode' and 'each' out"):
+    with pytest.raises(UnsupportedError, match="leave `mode` and `each` out"):
         evaluate_long(model, copy, mode="sliding")
 
 

@@ -226,5 +226,5 @@ def test_groups_that_do_not_part_the_processes_are_refused(
 def test_alone_nothing_is_split() -> None:
     model = TinyModel()
     assert World(CPU, parallel="fsdp").wrap(model) is model
-    with pytest.raises(ConfigError, match="'compile' goes with 'parallel' ddp alone, not fsdp"):
+    with pytest.raises(ConfigError, match="`compile` goes with `parallel` ddp alone, not fsdp"):
         TrainingConfig(parallel="fsdp", compile=True)

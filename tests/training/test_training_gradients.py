@@ -198,12 +198,12 @@ def test_two_processes_drop_what_one_drops(children: ForkServerContext, tmp_path
 
 
 def test_more_slices_than_rows_are_refused() -> None:
-    told = r"has 9 sequences, fewer than 1 processes times 'accumulate' \(10\) need"
+    told = r"has 9 sequences, fewer than 1 processes times `accumulate` \(10\) need"
     with pytest.raises(ConfigError, match=told):
         backward(TinyModel().double(), uneven_batch(), ALONE, slices=10)
     two = World(torch.device("cpu"), size=2)
     config = TrainingConfig(steps=1, batch=5, accumulate=3, device="cpu")
-    told = r"'batch' \(5\) has fewer sequences than 2 processes times 'accumulate' \(3\) need"
+    told = r"`batch` \(5\) has fewer sequences than 2 processes times `accumulate` \(3\) need"
     with pytest.raises(ConfigError, match=told):
         _Job(TinyModel(), TinyData(), config, two, None, GracefulStop(), False, 0)
 
@@ -282,7 +282,7 @@ def losses_by_step(rows: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def test_a_batch_too_small_for_the_slices_is_refused() -> None:
-    with pytest.raises(ConfigError, match="'accumulate'"):
+    with pytest.raises(ConfigError, match="`accumulate`"):
         train_tiny(None, batch=2, accumulate=3)
 
 

@@ -71,7 +71,7 @@ def test_a_budget_has_words(options: dict[str, Any], words: str) -> None:
 def test_wrong_options_are_named(options: dict[str, Any], named: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         TrainingConfig(**options)
-    assert all(f"'{name}'" in str(caught.value) for name in named)
+    assert all(f"`{name}`" in str(caught.value) for name in named)
 
 
 @pytest.mark.parametrize("kind", ["cosine", "linear", "constant"])

@@ -285,7 +285,7 @@ def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="in use"):
             RunDirectory(tmp_path / "run")
         run.write_config({"model": None})
-    with pytest.raises(ConfigError, match="--resume"):
+    with pytest.raises(ConfigError, match="`resume`"):
         RunDirectory(tmp_path / "run")
     with RunDirectory(tmp_path / "run", resume=True) as run:
         saved = run.config()

@@ -17,7 +17,6 @@ from typing import Any
 
 from everyformer.cli.ranks import spoken, tell
 from everyformer.core.errors import (
-    ConfigError,
     EveryformerError,
     PluginError,
     refused_by_system,
@@ -104,7 +103,11 @@ def _explained(error: BaseException) -> tuple[str, int]:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         return str(Stopped(number)), 128 + number
     if isinstance(error, EveryformerError):
-        return _in_flags(error), error.exit_code
+        from everyformer.cli.parsing import answer
+
+        # a plug-in's text is its own
+        plain = isinstance(error, PluginError)
+        return str(error) if plain else answer(str(error)), error.exit_code
     where = place(error)
     if isinstance(error, OSError):
         _drop_output()
@@ -113,15 +116,6 @@ def _explained(error: BaseException) -> tuple[str, int]:
         return str(out_of_memory("what this needs", error)), 1
     whose = "a fault of everyformer or of this machine" if where is None else "not of everyformer"
     return f"{describe(error)} ({whose}; --debug shows where)", 1
-
-
-def _in_flags(error: EveryformerError) -> str:
-    """Sentence of an error, with options as they are spelled where it came from."""
-    from everyformer.cli.messages import in_flags
-    from everyformer.cli.parsing import Spelled
-
-    quotes = isinstance(error, Spelled | PluginError)
-    return str(error) if quotes else in_flags(str(error))
 
 
 def _run(words: Sequence[str]) -> int:
@@ -142,34 +136,21 @@ def _run(words: Sequence[str]) -> int:
     if words[0] not in VERBS:
         raise unknown("verb", words[0], VERBS)
     keep_freed_memory()
-    words = _with_plugins(words)
+    from everyformer.cli.parsing import Finished, take
+    from everyformer.family import register_spec
+
+    spec, words = take(words, "--plugin", "a class, as module:Class or path/file.py:Class")
+    while spec is not None:
+        with status(f"still importing {spec.rpartition(':')[0]}, Ctrl-C stops"):
+            register_spec(spec)
+        spec, words = take(words, "--plugin")
     verb = importlib.import_module(f"everyformer.cli.verbs.{words[0]}")
-    from everyformer.cli.parsing import Finished
 
     try:
         code: int = verb.run(words[1:])
     except Finished:
         return 0
     return code
-
-
-def _with_plugins(words: Sequence[str]) -> list[str]:
-    """The words without ``--plugin SPEC``, whose classes are known from here on."""
-    rest: list[str] = []
-    after = iter(words)
-    for word in after:
-        flag, equals, spec = word.partition("=")
-        if flag != "--plugin":
-            rest.append(word)
-            continue
-        chosen = spec if equals else next(after, None)
-        if chosen is None:
-            raise ConfigError("--plugin needs a class, as module:Class or path/file.py:Class")
-        from everyformer.family import register_spec
-
-        with status(f"still importing {chosen.rpartition(':')[0]}, Ctrl-C stops"):
-            register_spec(chosen)
-    return rest
 
 
 def _require_streams() -> None:

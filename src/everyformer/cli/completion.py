@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from everyformer.cli.flags import FlagGroup, Option, takes
+from everyformer.cli.flags import FlagGroup, takes
 from everyformer.cli.names import spelled
 from everyformer.cli.parsing import ALL, HELP, LISTED, Asked
 from everyformer.core.errors import ConfigError
@@ -83,8 +83,7 @@ def _fish(verbs: Mapping[str, str], every: Mapping[str, Words]) -> Iterator[str]
 def _words(verb: str) -> Words:
     group = _group(verb)
     flags = group.flags()
-    parts = [part for _, part in group.options() if isinstance(part, Option)]
-    named = any(part.placed and part.name in ("member", "members") for part in parts)
+    named = any(not flag and name in ("member", "members") for name, flag, *_ in group.options())
     valued = [spelled(flag) for flag in flags if takes(flag, flags)]
     switches = [spelled(flag) for flag in flags if not takes(flag, flags)]
     return Words(names() if named else [], [*valued, *EVERYWHERE], [*switches, *SWITCHES])

@@ -22,8 +22,8 @@ from everyformer.lab.show.pictures import picture_path, save_images
 from sequence_laws.memory import check_memory
 
 if TYPE_CHECKING:
-    from everyformer.cli.generate_options import GenerateOptions
     from everyformer.cli.trained import TrainedRun
+    from everyformer.cli.verbs.generate import GenerateOptions
     from everyformer.models.pixels import DrawingModel
 
 HELD_OUT = "held-out"

@@ -7,6 +7,7 @@ tyro makes flags of typed fields. What is ours: explanations come from `field_do
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 import typing
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from tyro.constructors import (
 
 from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
-from everyformer.core.config import Choice, field_types, from_dict, part_marked
+from everyformer.core.config import MISSING, Choice, field_types, from_dict, part_marked
 from everyformer.core.explained import docs_of
 from everyformer.core.twins import twin
 from everyformer.genes import GENES
@@ -35,31 +36,11 @@ from everyformer.training.spec import RunSpec
 C = TypeVar("C")
 
 QUOTE = "'"
-
-POSITIONAL = {(RunSpec, "member")}
-"""(class, field): words without a flag"""
+FLAG = re.compile(r"-h$|--.")
+"""how a word begins that is a flag"""
 
 _POSITIONAL = get_args(tyro.conf.Positional[int])[1]
 _REPEATED = get_args(tyro.conf.UseAppendAction[int])[1]
-
-
-@dataclasses.dataclass(frozen=True)
-class Option:
-    """A flag with its value, or words without a flag."""
-
-    name: str
-    """of the field"""
-    hint: Any
-    """type of the value"""
-    value: Any
-    """default"""
-    flag: str
-    """in full, with underscores"""
-
-    @property
-    def placed(self) -> bool:
-        """True where words without a flag are its value."""
-        return _POSITIONAL in getattr(self.hint, "__metadata__", ())
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,58 +55,58 @@ class FlagGroup:
     prefix: str = ""
     shown: Collection[str] | None = None
 
-    def options(self) -> Iterator[tuple[str, Option | FlagGroup]]:
-        """Every option, or group inside this one, by the name of its field."""
-        for name, part in self._every():
-            if self.shown is None:
-                yield name, part
-            elif isinstance(part, FlagGroup):
-                if not part.flags().keys().isdisjoint(self.shown):
-                    yield name, dataclasses.replace(part, shown=self.shown)
-            elif part.placed or part.flag in self.shown:
-                yield name, part
+    def options(self) -> Iterator[tuple[str, str, Any, Any]]:
+        """Every option: its field, its flag in full with underscores ('': words without one), the
+        type of its value, its default; of a group inside this one that group as the default."""
+        for name, flag, hint, value in self._every():
+            if self.shown is None or not (flag or isinstance(value, FlagGroup)):
+                yield name, flag, hint, value
+            elif not isinstance(value, FlagGroup):
+                if flag in self.shown:
+                    yield name, flag, hint, value
+            elif not value.flags().keys().isdisjoint(self.shown):
+                yield name, flag, hint, dataclasses.replace(value, shown=self.shown)
 
-    def _every(self) -> Iterator[tuple[str, Option | FlagGroup]]:
+    def _every(self) -> Iterator[tuple[str, str, Any, Any]]:
         values = self.values
         if isinstance(values, Choice):
-            yield "name", Option("name", str | None, values.name, f"--{self.prefix[:-1]}")
+            yield "name", f"--{self.prefix[:-1]}", str | None, values.name
             values = values.options
         kind: Any = type(values)
         for name, hint in field_types(kind).items():
-            value = getattr(values, name)
+            value, inside = getattr(values, name), f"{self.prefix}{name}."
             if name == getattr(kind, "choices_in", None):
                 for gene, choice in value.items():
-                    yield gene, FlagGroup(choice, f"{self.prefix}{gene}.")
+                    yield gene, "", hint, FlagGroup(choice, f"{self.prefix}{gene}.")
             elif (part := part_marked(hint)) is not None:
-                yield name, FlagGroup(from_dict(part.kind, value), f"{self.prefix}{name}.")
+                yield name, "", hint, FlagGroup(from_dict(part, value), inside)
             elif dataclasses.is_dataclass(value):
-                yield name, FlagGroup(value, f"{self.prefix}{name}.")
+                yield name, "", hint, FlagGroup(value, inside)
+            elif kind is RunSpec and name == "member":
+                yield name, "", Annotated[hint, _POSITIONAL], value
+            elif _POSITIONAL in getattr(hint, "__metadata__", ()):
+                yield name, "", hint, value
             else:
-                if any(issubclass(kind, owner) and name == field for owner, field in POSITIONAL):
-                    hint = Annotated[hint, _POSITIONAL]
                 called = name if self.prefix else OTHER_NAMES.get(name, name)
-                yield name, Option(name, hint, value, f"--{self.prefix}{called}")
+                yield name, f"--{self.prefix}{called}", hint, value
 
-    def flags(self) -> dict[str, Option]:
-        """Every option with a flag, those of groups inside this one too, by the flag."""
-        flags: dict[str, Option] = {}
-        for _, part in self.options():
-            if isinstance(part, FlagGroup):
-                flags |= part.flags()
-            elif not part.placed:
-                flags[part.flag] = part
+    def flags(self) -> dict[str, Any]:
+        """The type of every flag's value, in groups inside this one too."""
+        flags: dict[str, Any] = {}
+        for _, flag, hint, value in self.options():
+            flags |= value.flags() if isinstance(value, FlagGroup) else {flag: hint} if flag else {}
         return flags
 
-    def said(self, values: Mapping[str, Any], flags: set[str]) -> dict[str, Any]:
+    def given(self, values: Mapping[str, Any], flags: set[str]) -> dict[str, Any]:
         """Those of all ``values`` that belong to ``flags``, and to words without one."""
-        said: dict[str, Any] = {}
-        for name, part in self.options():
-            if isinstance(part, FlagGroup):
-                if inner := part.said(values[name], flags):
-                    said[name] = inner
-            elif part.placed or part.flag in flags:
-                said[name] = values[name]
-        return said
+        given: dict[str, Any] = {}
+        for name, flag, _, value in self.options():
+            if isinstance(value, FlagGroup):
+                if inner := value.given(values[name], flags):
+                    given[name] = inner
+            elif not flag or flag in flags:
+                given[name] = values[name]
+        return given
 
 
 def unset(kind: type[C]) -> C:
@@ -135,7 +116,7 @@ def unset(kind: type[C]) -> C:
         for f in dataclasses.fields(kind)  # type: ignore[arg-type]
         if f.default is dataclasses.MISSING and f.default_factory is dataclasses.MISSING
     ]
-    return kind(**dict.fromkeys(needed, tyro.MISSING))
+    return kind(**dict.fromkeys(needed, MISSING))
 
 
 def named_flag(word: str, flags: Mapping[str, Any]) -> str:
@@ -150,7 +131,7 @@ def named_flag(word: str, flags: Mapping[str, Any]) -> str:
 
 
 def arrange(
-    words: Sequence[str], flags: Mapping[str, Option], names: Iterable[str] = ()
+    words: Sequence[str], flags: Mapping[str, Any], names: Iterable[str] = ()
 ) -> tuple[list[str], list[str]]:
     """Positional words, wherever they stood, and the flags with their values.
 
@@ -160,7 +141,7 @@ def arrange(
     rest: list[str] = []
     known, left = set(names), 0.0
     for word in words:
-        if is_flag(word):
+        if FLAG.match(word):
             rest.append(word)
             left = 0 if "=" in word or word == "-h" else takes(word, flags)
         elif left and not (left > 1 and twin(word)[0] in known):
@@ -186,25 +167,22 @@ def _group_rule(info: StructTypeInfo) -> StructConstructorSpec | None:
         return None
     docs = _docs(group)
     fields = []
-    for name, part in group.options():
+    for name, flag, hint, value in group.options():
         text = docs.get(name, "")
-        typed: Any = FlagGroup
-        if isinstance(part, Option):
-            typed = Annotated[part.hint, _form(part, text, group)]
-        default = part.value if isinstance(part, Option) else part
-        fields.append(StructFieldSpec(name=name, type=typed, default=default, helptext=text))
+        if isinstance(value, FlagGroup):
+            hint = FlagGroup
+        else:
+            alias = ALIASES.get((type(group.values), name))
+            own = None if group.prefix else OTHER_NAMES.get(name)
+            form = tyro.conf.arg(
+                name="" if flag == f"--{group.prefix[:-1]}" else own,
+                aliases=None if alias is None else (alias,),
+                help_behavior_hint=_hint(text, hint),
+            )
+            hint = Annotated[hint, form]
+        usual = tyro.MISSING if value is MISSING else value
+        fields.append(StructFieldSpec(name=name, type=hint, default=usual, helptext=text))
     return StructConstructorSpec(instantiate=dict, fields=tuple(fields))
-
-
-def _form(option: Option, text: str, group: FlagGroup) -> Any:
-    """Name, short name and hint of an option, for tyro."""
-    own = None if group.prefix else OTHER_NAMES.get(option.name)
-    alias = ALIASES.get((type(group.values), option.name))
-    return tyro.conf.arg(
-        name="" if option.flag == f"--{group.prefix[:-1]}" else own,
-        aliases=None if alias is None else (alias,),
-        help_behavior_hint=_hint(text, option.hint),
-    )
 
 
 def _docs(group: FlagGroup) -> dict[str, str]:
@@ -242,17 +220,13 @@ def _hint(text: str, kind: Any) -> typing.Callable[[str], str]:
     return hint
 
 
-def is_flag(word: str) -> bool:
-    return word == "-h" or (word.startswith("--") and len(word) > 2)
-
-
-def without(words: Sequence[str], others: Iterable[str], flags: Mapping[str, Option]) -> list[str]:
+def without(words: Sequence[str], others: Iterable[str], flags: Mapping[str, Any]) -> list[str]:
     """``words`` less the flags that are among ``others`` too, and less their values."""
-    given = {named_flag(word, flags) for word in others if is_flag(word)}
+    given = {named_flag(word, flags) for word in others if FLAG.match(word)}
     kept: list[str] = []
     left = 0.0
     for word in words:
-        if is_flag(word):
+        if FLAG.match(word):
             gone = named_flag(word, flags) in given
             left = takes(word, flags) if gone and "=" not in word else 0
             kept += [] if gone else [word]
@@ -263,18 +237,17 @@ def without(words: Sequence[str], others: Iterable[str], flags: Mapping[str, Opt
     return kept
 
 
-def repeats(flag: str, flags: Mapping[str, Option]) -> bool:
+def repeats(flag: str, flags: Mapping[str, Any]) -> bool:
     """True of a flag that may be given several times."""
-    hint = flags[flag].hint
+    hint = flags[flag]
     return get_origin(hint) is Annotated and _REPEATED in get_args(hint)[1:]
 
 
-def takes(word: str, flags: Mapping[str, Option]) -> float:
+def takes(word: str, flags: Mapping[str, Any]) -> float:
     """Number of words that follow a flag at most: one, where nothing is known of it."""
-    option = flags.get(named_flag(word, flags))
-    if option is None:
+    hint = flags.get(named_flag(word, flags))
+    if hint is None:
         return 0 if word in ("--help", "--print-config") else 1
-    hint = option.hint
     while get_origin(hint) is Annotated:
         if _REPEATED in get_args(hint)[1:]:
             return 1

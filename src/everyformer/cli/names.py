@@ -4,10 +4,16 @@ One thing has one name in all verbs (docs/command-line.md has the table).
 """
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
+from everyformer.core.errors import ConfigError
+from everyformer.family import list_members
+from everyformer.system.files import expanded
 from everyformer.training.names import ALIASES, HOMES, OTHER_NAMES
+from sequence_laws.names import is_target
 
 ELSEWHERE: dict[str, str] = {
     "batch": "batchsize bsz",
@@ -67,6 +73,30 @@ def spelled(flag: str) -> str:
     return shorter.get(flag, flag.replace("_", "-"))
 
 
+_OPTION = re.compile(r"`(--)?([a-z_][\w.-]*)(\[\d+\])?(?:=([^`]*))?`")
+
+
+def in_flags(text: str, flags: Iterable[str]) -> str:
+    """An error of the library with its options, which are in backticks, as flags: of
+    `mixer.window=64` --mixer.window 64. What none of ``flags`` is stays as it is."""
+    known = [*flags]
+
+    def spell(option: re.Match[str]) -> str:
+        typed, name, index, value = option.groups(default="")
+        name = OTHER_NAMES.get(name, name)
+        if typed:
+            return f"'--{name.replace('_', '-')}{index}'"
+        homes = (f"--{home}{name}" for home in ("", "training.", "data.", "model."))
+        ends = [flag for flag in known if flag.endswith(f".{name}")]
+        if (flag := next((one for one in homes if one in known), None)) is None:
+            if len(ends) != 1:
+                return option[0]
+            flag = ends[0]
+        return f"{spelled(flag)}{index}{' ' * bool(value)}{value.strip(chr(39))}"
+
+    return _OPTION.sub(spell, text)
+
+
 def as_in_file(values: dict[str, Any]) -> dict[str, Any]:
     """The options of a verb under the names that config files have for them."""
     return {OTHER_NAMES.get(key, key): value for key, value in values.items()}
@@ -91,3 +121,45 @@ def nearest_flags(word: str, flags: Iterable[str]) -> list[str]:
         close = difflib.get_close_matches(tail, set(ends.values()), n=2, cutoff=0.75)
         likely += [name for end in close for name in names if ends[name] == end]
     return [f"--{name}" for name in dict.fromkeys(likely)][:3]
+
+
+DATA = (
+    *(".txt", ".csv", ".tsv", ".jsonl", ".json", ".parquet", ".zip", ".npy", ".npz", ".md"),
+    ".gz",
+)
+"""endings of files that nobody calls a member"""
+
+
+def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> ConfigError | None:
+    """Refusal of a file where a member is expected; None if it is no file.
+
+    Args:
+        members: that were named beside it.
+    """
+    path = expanded(word)
+    kind = "a file" if path.is_file() else "a folder" if path.is_dir() else None
+    named = Path(word)
+    if kind is None and named.suffix.lower() not in DATA and len(named.parts) < 2:
+        return None
+    job = verb if verb in ("train", "compare") else "train"
+    meant = " ".join(members or ("attention",)) if job == verb else "attention"
+    seen = f"is {kind}" if kind is not None else "looks like a file, which is not there"
+    return ConfigError(
+        f"{word} {seen}: did you mean `everyformer {job} {meant} --data {word}`? "
+        f"(`everyformer list` has the members)"
+    )
+
+
+def refuse_files(words: Sequence[str], verb: str) -> None:
+    """Refuse files among the words that should name members.
+
+    Raises:
+        ConfigError: a word is a file, with the command that was meant.
+    """
+    known = [member.name for member in list_members()]
+    members = [word for word in words if word in known]
+    for word in words:
+        if verb == "verify" and is_target(word):
+            continue
+        if word not in known and (refused := file_for_member(word, verb, members)) is not None:
+            raise refused

@@ -10,30 +10,46 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NoReturn, TypeVar
+from contextvars import ContextVar
+from typing import Any, Generic, NoReturn, TypeVar
 
 import tyro
 
 from everyformer.cli.flags import (
+    FLAG,
     FlagGroup,
     arrange,
-    is_flag,
     named_flag,
     registry,
     repeats,
     takes,
     unset,
 )
-from everyformer.cli.messages import answer_with, refuse_files
-from everyformer.cli.names import MATTER, as_in_file, full_name, nearest_flags
-from everyformer.core.config import NoneWord, Options, converted, to_dict
-from everyformer.core.errors import ConfigError, Spelled, unknown
-from everyformer.core.given import Given
+from everyformer.cli.names import (
+    MATTER,
+    as_in_file,
+    full_name,
+    in_flags,
+    nearest_flags,
+    refuse_files,
+)
+from everyformer.core.config import (
+    Choice,
+    Given,
+    NoneWord,
+    NoOptions,
+    Options,
+    converted,
+    over,
+    to_dict,
+)
+from everyformer.core.errors import ConfigError, in_quotes, unknown
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded
 from everyformer.system.plain import from_json, from_toml, to_json
 from everyformer.training.names import OTHER_NAMES, in_full
+from everyformer.training.spec import RunSpec
 
 C = TypeVar("C")
 
@@ -49,6 +65,9 @@ EVERYWHERE = """everywhere:
   --debug          show the traceback of an error"""
 
 
+_ANSWERED: ContextVar[dict[str, Any]] = ContextVar("flags of the verb that runs")
+
+
 class Finished(SystemExit):
     """End of the program once all that was asked for has been printed; the one that is ours."""
 
@@ -61,15 +80,8 @@ class Asked(Finished):
         self.group = group
 
 
-@dataclasses.dataclass(frozen=True)
-class VerbOptions(Options):
-    """Options of a verb, some of which must be given."""
-
-    missing: ClassVar[Any] = tyro.MISSING
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TrainedOptions(VerbOptions):
+class TrainedOptions(Options):
     """Options of a verb that computes with what was trained."""
 
     run: tyro.conf.Positional[str]
@@ -101,11 +113,12 @@ class Line(Generic[C]):
         # all of them behind --help, where the verb shows some
         self.whole = self.helps and ALL in words
         self.words = [word for word in words if not (self.whole and word == ALL)]
+        self.path = path or ""
         table = {} if path is None else _read_config(path)
         try:
-            self.file = Given(in_full(kind, table), file=path)
+            self.table = in_full(kind, table)
         except ConfigError as error:
-            raise Spelled(f"{path}: {error}") from error
+            raise ConfigError(f"{path}: {in_quotes(error)}") from error
 
     def peek(self, option: str) -> str | None:
         """The value of an option that decides which others there are, before all are read.
@@ -114,18 +127,18 @@ class Line(Generic[C]):
             option: by its field, as ``data.env``; a flag's value goes before the file's.
 
         Raises:
-            Spelled: that of the file is no text.
+            ConfigError: that of the file is no text.
         """
-        value = peek(self.words, f"--{OTHER_NAMES.get(option, option)}")
+        value = take(self.words, f"--{OTHER_NAMES.get(option, option)}")[0]
         if value is not None:
             return value
-        table: Any = self.file.values
+        table: Any = self.table
         for name in option.split("."):
             table = table.get(name) if isinstance(table, dict) else None
         try:
             chosen: str | None = converted(str | None, table, option)
         except ConfigError as error:
-            raise Spelled(f"{self.file.file}: {error}") from error
+            raise ConfigError(f"{self.path}: {in_quotes(error)}") from error
         return chosen
 
     def placed(self, default: C | None = None) -> list[str]:
@@ -148,21 +161,21 @@ class Line(Generic[C]):
         if self.helps and LISTED in self.words:
             raise Asked(group)
         flags = group.flags()
-        answer_with(flags)
+        _ANSWERED.set(flags)
         placed, rest = arrange(self.words, flags, self.names)
-        self._refuse_repeated(rest, flags)
-        if not {"member", "members"}.isdisjoint(f.name for f in dataclasses.fields(self.kind)):  # type: ignore[arg-type]
+        flagged = [named_flag(word, flags) for word in rest if FLAG.match(word)]
+        self._refuse_repeated(flagged, flags)
+        if not {"member", "members"}.isdisjoint(vars(default)):
             refuse_files(placed, self.verb)
         values, others = self._values(group, [*placed, *rest], about, examples)
         if others:
             self._refuse(others[0], flags)
-        flagged = {named_flag(word, flags) for word in rest if is_flag(word)}
-        return [*below, Given(group.said(values, flagged), "--")]
+        return [*below, (group.given(values, {*flagged}), "--")]
 
     def parse(self, about: str, examples: Sequence[str], default: C | None = None) -> C:
         """The options of the verb; arguments and errors as of `read`."""
-        said = self.read(about, examples, default)
-        return self.printed(over(default or unset(self.kind), said))
+        default = default or unset(self.kind)
+        return self.printed(over(default, self.read(about, examples, default)))
 
     def printed(self, options: C) -> C:
         """``options``; with --print-config they are printed, and that is all."""
@@ -174,22 +187,23 @@ class Line(Generic[C]):
     def _below(self, default: C) -> list[Given]:
         """The file, and the alternatives that flags name for genes: they decide which flags there
         are."""
+        file = (self.table, self.path)
         if getattr(self.kind, "choices_in", None) is None:
-            return [self.file]
+            return [file]
         for gene, record in GENES.items():
-            value = self.file.values.get(gene)
+            value = self.table.get(gene)
             name = value.get("name") if isinstance(value, dict) else value
             known, usual = record.alternatives, vars(default)["genes"][gene].name
             if isinstance(name, str) and name not in (usual, *NONE, *known.names()):
                 reason = unknown(known.kind, name, known.names())
-                raise Spelled(f"{self.file.file}: '{gene}': {reason}")
-        flagged = {gene: peek(self.words, f"--{gene}") for gene in GENES}
+                raise ConfigError(f"{self.path}: '{gene}': {reason}")
+        flagged = {gene: take(self.words, f"--{gene}")[0] for gene in GENES}
         names = {
             gene: {"name": None if name in NONE else name}
             for gene, name in flagged.items()
             if name is not None
         }
-        return [self.file, Given(names)]
+        return [file, (names, "")]
 
     def _values(
         self, group: FlagGroup, words: list[str], about: str, examples: Sequence[str]
@@ -218,30 +232,31 @@ class Line(Generic[C]):
                 return read
         except SystemExit as stop:
             if stop.code not in (0, None):
-                raise Spelled(f"{_sentence(errors.getvalue())}; {self._help}") from stop
+                raise ConfigError(f"{_sentence(errors.getvalue())}; {self._help}") from stop
             lines = "\n".join(f"  {example}" for example in examples)
             if hidden := len(every) - len(group.flags()):
                 print(f"\n`everyformer {self.verb} {HELP[0]} {ALL}` shows the other {hidden}")
             print(f"\n{EVERYWHERE}\n\nexamples:\n{lines}")
             raise Finished from stop
 
-    def _refuse_repeated(self, rest: Sequence[str], flags: dict[str, Any]) -> None:
+    def _refuse_repeated(self, known: Sequence[str], flags: dict[str, Any]) -> None:
         """An option of one value that has two, behind it or at two places."""
         for flag, value, other in zip(self.words, self.words[1:], self.words[2:], strict=False):
-            alone = is_flag(flag) and "=" not in flag and takes(flag, flags) == 1
-            if alone and not is_flag(value) and re.fullmatch(r"-?[\d.]+(e-?\d+)?", other):
-                raise Spelled(f"{flag} takes one value, not {value} and {other}: give one of them")
-        known = [named_flag(word, flags) for word in rest if is_flag(word)]
+            alone = FLAG.match(flag) and "=" not in flag and takes(flag, flags) == 1
+            if alone and not FLAG.match(value) and re.fullmatch(r"-?[\d.]+(e-?\d+)?", other):
+                raise ConfigError(
+                    f"{flag} takes one value, not {value} and {other}: give one of them"
+                )
         for flag in known:
             if flag in flags and known.count(flag) > 1 and not repeats(flag, flags):
-                raise Spelled(f"{flag} is given {known.count(flag)} times: give it once")
+                raise ConfigError(f"{flag} is given {known.count(flag)} times: give it once")
 
     def _refuse(self, word: str, flags: dict[str, Any]) -> NoReturn:
         if not word.startswith("-"):
-            raise Spelled(f"unexpected word '{word}'; {self._help}")
+            raise ConfigError(f"unexpected word '{word}'; {self._help}")
         close = nearest_flags(word, flags)
         meant = "did you mean " + " or ".join(f"'{flag}'" for flag in close) + "?"
-        raise Spelled(
+        raise ConfigError(
             f"unknown option '{word.partition('=')[0]}'; {meant if close else self._help}"
         )
 
@@ -250,28 +265,15 @@ class Line(Generic[C]):
         return f"see everyformer {self.verb} --help"
 
 
-def parse(
-    kind: type[C], words: Sequence[str], *, verb: str, names: Sequence[str] = (), **how: Any
-) -> C:
-    """``words`` of a verb as its options; ``names``: as of `Line`, ``how``: as in `Line.parse`."""
-    return Line(kind, words, verb, names).parse(**how)
-
-
-def over(options: C, every: Sequence[Given]) -> C:
-    """``options`` with what was said in their place, later said before earlier."""
-    for one in every:
-        options = one.over(options)
-    return options
-
-
 def verb(
-    kind: type[C], **how: Any
+    kind: type[C], names: Sequence[str] = (), **how: Any
 ) -> Callable[[Callable[[C], int]], Callable[[Sequence[str]], int]]:
-    """Decorator of a verb's ``run``, which then takes words; ``how``: as in `parse`."""
+    """Decorator of a verb's ``run``, which then takes words; ``names``: as of `Line`, ``how``: as
+    in `Line.parse`."""
 
     def decorate(run: Callable[[C], int]) -> Callable[[Sequence[str]], int]:
-        name = run.__module__.rpartition(".")[2]
-        return functools.wraps(run)(lambda words: run(parse(kind, words, verb=name, **how)))
+        verb = run.__module__.rpartition(".")[2]
+        return functools.wraps(run)(lambda words: run(Line(kind, words, verb, names).parse(**how)))
 
     return decorate
 
@@ -318,14 +320,18 @@ def _read_config(path: str) -> dict[str, Any]:
     return marked
 
 
-def peek(words: Sequence[str], flag: str) -> str | None:
-    """The value of ``flag``, in full or short, among ``words``, without parsing the rest."""
-    return take(words, flag)[0]
+def answer(text: str) -> str:
+    """A text of the library with the options in it as flags: those of the verb, and of a run, which
+    errors about models name whatever the verb is."""
+    if "`" not in text:
+        return text
+    genes = {name: Choice(gene.default, NoOptions()) for name, gene in GENES.items()}
+    return in_flags(text, FlagGroup(RunSpec("", genes)).flags() | _ANSWERED.get({}))
 
 
 def say(text: str) -> None:
     """A line for people, on stderr: stdout is for results."""
-    print(text, file=sys.stderr, flush=True)
+    print(answer(text), file=sys.stderr, flush=True)
 
 
 def _marked(values: Any) -> Any:
@@ -337,16 +343,16 @@ def _marked(values: Any) -> Any:
     return NoneWord(values) if isinstance(values, str) and values in NONE else values
 
 
-def take(words: Sequence[str], flag: str) -> tuple[str | None, list[str]]:
+def take(words: Sequence[str], flag: str, needed: str = "a value") -> tuple[str | None, list[str]]:
     """The value of ``flag``, in full or short, and the other words."""
-    words, named = list(words), full_name(flag)
-    for i, word in enumerate(words):
-        name, equals, value = full_name(word).partition("=")
+    words, named = [*words], full_name(flag)
+    for i in (n for n, word in enumerate(words) if word.startswith("--")):
+        name, equals, value = full_name(words[i]).partition("=")
         if name != named:
             continue
         if equals:
             return value, words[:i] + words[i + 1 :]
         if i + 1 == len(words):
-            raise ConfigError(f"{word} needs a value")
+            raise ConfigError(f"{words[i]} needs {needed}")
         return words[i + 1], words[:i] + words[i + 2 :]
     return None, words

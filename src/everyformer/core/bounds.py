@@ -157,6 +157,7 @@ def rounded_share(width: int, ratio: float, option: str) -> int:
     """
     if (channels := round(width * ratio)) < 1:
         raise ConfigError(
-            f"'{option}'={ratio:g} of width={width} leaves no channel: give at least {1 / width:g}"
+            f"`{option}={ratio:g}` of `width={width}` leaves no channel: give at least "
+            f"{1 / width:g}"
         )
     return channels

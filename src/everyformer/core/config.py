@@ -11,7 +11,7 @@ import functools
 import numbers
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import (
     Annotated,
     Any,
@@ -25,9 +25,13 @@ from typing import (
 )
 
 from everyformer.core.bounds import Affects, Bounds, Condition
-from everyformer.core.errors import ConfigError, nearest
+from everyformer.core.errors import ConfigError, in_quotes, nearest
 
 C = TypeVar("C")
+
+Given = tuple[dict[str, Any], str]
+"""options that were given in one place, as nested plain values by field, and the place: a config
+file's path, -- of a command line, nothing of Python"""
 
 
 class OutOfBoundsError(ConfigError):
@@ -39,6 +43,10 @@ class NoneWord(str):
     say, of which it may be a name."""
 
 
+MISSING: Any = dataclasses.MISSING
+"""stands for a value that is still to be given"""
+
+
 @dataclasses.dataclass(frozen=True)
 class Options:
     """Base of all options: frozen dataclasses whose types say which values they take.
@@ -47,8 +55,6 @@ class Options:
         ConfigError: a value is of another type, or outside the bounds of its field.
     """
 
-    missing: ClassVar[Any] = dataclasses.MISSING
-    """mark of a value that is still missing"""
     one_of: ClassVar[tuple[str, ...]] = ()
     """fields of which one is set: it replaces any other of them"""
     choices_in: ClassVar[str | None] = None
@@ -63,13 +69,25 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, kind in field_types(type(self)).items():  # type: ignore[arg-type]
-            if (value := getattr(self, name)) is not self.missing:
+            if (value := getattr(self, name)) is not MISSING:
                 object.__setattr__(self, name, converted(kind, value, name))
-        for name, when in unread(type(self), vars(self)):
-            raise ConfigError(
-                f"'{name}'={getattr(self, name)!r} is read with {when} alone, and {when.name} is "
-                f"{getattr(self, when.name)!r}: leave '{name}' out"
-            )
+        cls: Any = type(self)
+        for name, whens in conditions(cls).items():
+            value, usual = getattr(self, name), field_defaults(cls)[name]
+            for when in whens if to_dict(value) != to_dict(usual) else ():
+                if not when.reads(other := getattr(self, when.name)):
+                    raise ConfigError(
+                        f"`{name}={value!r}` is read with {when} alone, and {when.name} is "
+                        f"{other!r}: leave `{name}` out"
+                    )
+
+
+@functools.cache
+def conditions(cls: type) -> dict[str, list[Condition]]:
+    """What must hold for a field to be read, by the field."""
+    marks = {name: get_args(kind) for name, kind in field_types(cls).items()}
+    whens = {n: [one for one in mark if isinstance(one, Condition)] for n, mark in marks.items()}
+    return {name: found for name, found in whens.items() if found}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,21 +120,11 @@ class Choice:
         return getattr(self.options, option)
 
 
-@dataclasses.dataclass(frozen=True)
-class PartOf:
-    """Mark in the type of a table: some of the options of a class, those that were given."""
-
-    kind: type
-
-    def table(self, value: Any, where: str, base: dict[str, Any] | None = None) -> dict[str, Any]:
-        """``value`` over ``base`` as nested plain values.
-
-        Raises:
-            ConfigError: see `from_dict`.
-        """
-        values: dict[str, Any] = to_dict(value)
-        from_dict(self.kind, values, f"{where}.")
-        return _laid_over(base or {}, values)
+def part_marked(kind: Any) -> Any:
+    """The class of which a field holds some of the options, those that were given: its type is a
+    table that is annotated with the class."""
+    marks = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
+    return next((m for m in marks if isinstance(m, type) and issubclass(m, Options)), None)
 
 
 def _laid_over(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
@@ -126,25 +134,6 @@ def _laid_over(base: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, dict) and isinstance(base.get(name), dict)
     }
     return base | values | inner
-
-
-def part_marked(kind: Any) -> PartOf | None:
-    """The mark of a table of options in the type of a field, if it has one."""
-    return next((mark for mark in get_args(kind) if isinstance(mark, PartOf)), None)
-
-
-def unread(options: type, values: Mapping[str, Any]) -> Iterator[tuple[str, Condition]]:
-    """Options among ``values`` that their form does not read, each with what reads it.
-
-    Those that are not among ``values``, or have their default, count as not set.
-    """
-    kinds, defaults = field_types(options), field_defaults(options)
-    for name in filter(values.__contains__, kinds):
-        whens = [mark for mark in get_args(kinds[name]) if isinstance(mark, Condition)]
-        if whens and to_dict(values[name]) != to_dict(defaults[name]):
-            for when in whens:
-                if not when.reads(values.get(when.name, defaults[when.name])):
-                    yield name, when
 
 
 def affects(options: type, option: str) -> str:
@@ -222,10 +211,13 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
             continue
         if key in gone:
             raise ConfigError(
-                f"the option '{where}{key}' left the library: {value!r} is for an earlier version"
+                f"the option {_named(f'{where}{key}')} left the library: {value!r} is for an "
+                f"earlier version"
             )
         if key not in known:
-            raise ConfigError(f"unknown option '{where}{key}'; {nearest(str(key), known)}")
+            raise ConfigError(
+                f"unknown option {_named(f'{where}{key}')}; {nearest(str(key), known)}"
+            )
         if key in table:
             table[key] = _chosen(value, f"{where}{key}", table[key])
             continue
@@ -240,6 +232,22 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
         return cls(**values_of) if base is None else dataclasses.replace(base, **values_of)  # type: ignore[type-var]
     except TypeError as error:
         raise ConfigError(f"{where or cls.__name__}: {error}") from error
+
+
+def over(base: C, given: Iterable[Given]) -> C:
+    """``base`` with the options that were given in its place, later ones before earlier.
+
+    Raises:
+        ConfigError: see `from_dict`; that of a file names it.
+    """
+    for values, where in given:
+        try:
+            base = from_dict(type(base), values, where if where == "--" else "", base)
+        except ConfigError as error:
+            if where in ("", "--"):
+                raise
+            raise ConfigError(f"{where}: {in_quotes(error)}") from error
+    return base
 
 
 def part_of(kind: type[C], options: Any) -> C:
@@ -277,7 +285,9 @@ def converted(kind: Any, value: Any, where: str, base: Any = None) -> Any:
         value = None if type(None) in _alternatives(kind) else str(value)
     origin, arguments = get_origin(kind), get_args(kind)
     if (part := part_marked(kind)) is not None:
-        return part.table(value, where, base)
+        table: dict[str, Any] = to_dict(value)
+        from_dict(part, table, f"{where}.")
+        return _laid_over(base or {}, table)
     if origin is Annotated:
         value = converted(arguments[0], value, where, base)
         for bounds in arguments[1:]:
@@ -377,5 +387,5 @@ def _words(kind: Any) -> str:
 
 
 def _named(where: str) -> str:
-    """An option's name in quotes; a flag's as it is written."""
-    return f"'{where.replace('_', '-') if where.startswith('--') else where}'"
+    """An option's name as errors have it."""
+    return f"`{where}`"

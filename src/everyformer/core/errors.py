@@ -19,12 +19,13 @@ from sequence_laws.errors import nearest as nearest
 from sequence_laws.errors import unknown as unknown
 
 
+def in_quotes(error: Exception) -> str:
+    """Text of an error about what a file says: the names in it are those of the file."""
+    return str(error).replace("`", "'")
+
+
 class GeneError(ConfigError):
     """Two genes of a member cannot live together; the message names both and says why."""
-
-
-class Spelled(ConfigError):
-    """Error that quotes words or a config file as they were given: none are rewritten."""
 
 
 class UnsupportedError(EveryformerError, NotImplementedError):
@@ -96,4 +97,4 @@ def require_word(name: str, word: Any, known: Iterable[str]) -> None:
     """Refuse a ``word`` given as ``name`` that is none of those that are ``known``."""
     names = tuple(known)
     if word not in names:
-        raise ConfigError(f"'{name}' cannot be {word!r}; {nearest(str(word), names)}")
+        raise ConfigError(f"`{name}` cannot be {word!r}; {nearest(str(word), names)}")

@@ -271,7 +271,7 @@ class Mixer(nn.Module):
             )
         if x.shape[2] != self.in_width:
             raise ShapeError(
-                f"{self.name} was built for x of width={self.in_width}, not {tuple(x.shape)}"
+                f"{self.name} was built for x of `width={self.in_width}`, not {tuple(x.shape)}"
             )
         if not x.is_floating_point():
             raise ShapeError(f"x holds {str(x.dtype).removeprefix('torch.')}: embed tokens first")
@@ -279,7 +279,7 @@ class Mixer(nn.Module):
             self._check_state(x, state)
         if context is not None and not self.supports_cross:
             raise UnsupportedError(
-                f"{self.name} mixes one sequence with itself; it has no cross form, so 'context' "
+                f"{self.name} mixes one sequence with itself; it has no cross form, so `context` "
                 "cannot be given. Members with one are marked by `everyformer list --cross`."
             )
         if context is not None and sources(context)[0].shape[0] != x.shape[0]:
@@ -290,7 +290,7 @@ class Mixer(nn.Module):
         reads = context is not None or (state is not None and state.of_context)
         if state is not None and not self.causal and not reads:
             raise UnsupportedError(
-                f"this {self.name} is bidirectional: a state (streaming) needs causal=True"
+                f"this {self.name} is bidirectional: a state (streaming) needs `causal=True`"
             )
         if mask is None:
             return
@@ -319,9 +319,9 @@ class Mixer(nn.Module):
         """Refuse positions beyond this mixer's table."""
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
-                f"{self.name} was built with max_length={self.max_length} (its table over "
+                f"{self.name} was built with `max_length={self.max_length}` (its table over "
                 f"positions), but position {longest - 1} was asked for: build it with "
-                f"max_length={longest} or more, or use a member without a table"
+                f"`max_length={longest}` or more, or use a member without a table"
             )
 
 
@@ -345,7 +345,7 @@ def heads_divide(width: int, heads: int, member: str) -> int:
     if heads < 1 or width < 1 or width % heads:
         lower = [h for h in range(1, width + 1) if width % h == 0] if width > 0 else []
         raise GeneError(
-            f"{member}: width={width} is not divisible by heads={heads}; "
+            f"{member}: `width={width}` is not divisible by `heads={heads}`; "
             f"heads that fit: {', '.join(map(str, lower[:12]))}"
         )
     return width // heads
@@ -369,6 +369,6 @@ def set_options(cls: type[Any], member: str, options: Any) -> Any:
 def no_weights(member: str) -> ConfigError:
     """Error about dropout on weights where there are none."""
     return ConfigError(
-        f"unknown option '{member}.{DROPOUT}': {member} forms no matrix of weights, so there is "
-        "nothing to drop from. 'dropout' of the model falls on what each layer adds"
+        f"unknown option `{member}.{DROPOUT}`: {member} forms no matrix of weights, so there is "
+        "nothing to drop from. `dropout` of the model falls on what each layer adds"
     )

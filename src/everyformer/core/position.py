@@ -171,9 +171,11 @@ class Position(nn.Module):
         longest = int(positions.max()) + 1 if known else positions.shape[1]
         if longest > self.max_length:
             raise ShapeError(
-                f"position '{self.name}' has a table of max_length={self.max_length}, but position "
-                f"{longest - 1} was asked for: build it with max_length={longest} or more, or use "
-                "position='sinusoidal' or 'rope', which have no table"
+                f"position '{self.name}' has a table of `max_length={self.max_length}`, but "
+                f"position "
+                f"{longest - 1} was asked for: build it with `max_length={longest}` or more, or "
+                f"use "
+                "`position='sinusoidal'` or 'rope', which have no table"
             )
 
     def check_mixer(self, mixer: str, heads: int, causal: bool) -> None:
@@ -182,13 +184,13 @@ class Position(nn.Module):
             raise GeneError(f"position '{self.name}' acts on {self.acts_on}, not inside {mixer}")
         if self.heads not in (None, heads):
             raise GeneError(
-                f"position '{self.name}' was built for heads={self.heads}, but {mixer} has "
-                f"heads={heads}: build both with the same number"
+                f"position '{self.name}' was built for `heads={self.heads}`, but {mixer} has "
+                f"`heads={heads}`: build both with the same number"
             )
         if self.causal not in (None, causal):
             raise GeneError(
-                f"position '{self.name}' was built with causal={self.causal}, but {mixer} has "
-                f"causal={causal}: what it adds depends on the direction; build both alike"
+                f"position '{self.name}' was built with `causal={self.causal}`, but {mixer} has "
+                f"`causal={causal}`: what it adds depends on the direction; build both alike"
             )
 
     def check_sizes(self, mixer: str, key_dim: int, value_dim: int) -> None:

@@ -58,7 +58,7 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
     if targets is None and config.label_column is not None:
         raise DataError(
             f"{where} has no array '{config.label_column}'; it has {', '.join(arrays)}: choose "
-            "with --data.label-column"
+            "with `data.label_column`"
         )
     groups = None
     if config.group_column is not None:
@@ -66,7 +66,7 @@ def read_parts(source: Source, config: DataConfig, least: int = 2) -> ArrayParts
         if groups is None or any(part.ndim != 1 for part in groups):
             raise DataError(
                 f"{where} has no array '{config.group_column}' (N,), a group for each row; it has "
-                f"{', '.join(arrays)}: choose with --data.split group"
+                f"{', '.join(arrays)}: choose with `data.split=group`"
             )
     for name, other in (("targets", targets), ("lengths", lengths), ("groups", groups)):
         if other is not None and sum(map(len, other)) != sum(map(len, inputs)):

@@ -164,7 +164,7 @@ def _form(inputs: np.ndarray, task: Task | None, spec: str) -> Form:
         return "tokens"
     raise DataError(
         f"the inputs in '{spec}' are {inputs.dtype} of shape {inputs.shape}, which may be several "
-        "things: say with --task (classify-image, regress-series ...), or give pictures "
+        "things: say with `task` (classify-image, regress-series ...), or give pictures "
         "(N, H, W, C), series (N, T, C) of floats, or tokens (N, L) of integers"
     )
 
@@ -188,7 +188,7 @@ def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
     if parts.targets is None and need:
         raise DataError(
             f"'{spec}' has no targets: name them y, targets or labels in an .npz, or choose an "
-            f"array of it with --data.label-column NAME, for {' or '.join(need)}; without them it "
+            f"array of it with `data.label_column=NAME`, for {' or '.join(need)}; without them it "
             f"{able_to}"
         )
     raise DataError(
@@ -219,7 +219,7 @@ def _targets(
         )
     if targets.dtype.kind == "f":
         raise DataError(
-            f"the targets in '{spec}' are floats: to predict numbers take --task regress, of "
+            f"the targets in '{spec}' are floats: to predict numbers take `task=regress`, of "
             "classes give integers or strings"
         )
     names, labels = np.unique(flat[:, 0], return_inverse=True)
@@ -290,7 +290,7 @@ def _held_out(
     if not held_out.any():
         raise DataError(
             "every class has one row alone, so none can be held out; give more rows of each, or "
-            "predict numbers with --task regress"
+            "predict numbers with `task=regress`"
         )
     return held_out, how
 
@@ -302,7 +302,7 @@ def _text(parts: ArrayParts, config: DataConfig, task: str, source: Source) -> T
         raise DataError(f"tokens in '{spec}' must be integers from 0 on, not {tokens.dtype}")
     if config.packing:
         raise ConfigError(
-            "'data.packing' has no meaning for arrays of tokens: no token ends a text"
+            "`data.packing` has no meaning for arrays of tokens: no token ends a text"
         )
     refuse_groups(config, f"'{spec}' is read as one text of tokens, whose end is held out")
     last = parts.held_out * (parts.inputs.size // len(parts.inputs))
@@ -311,8 +311,8 @@ def _text(parts: ArrayParts, config: DataConfig, task: str, source: Source) -> T
     if min(len(validation), len(train) if cut else len(validation)) <= config.length:
         raise DataError(
             f"'{spec}' is too short: {len(train):,} training and {len(validation):,} validation "
-            f"tokens, where --data.length {config.length} needs {config.length + 1:,} in either. "
-            "Give more tokens, a smaller --data.length or another --data.validation"
+            f"tokens, where `data.length={config.length}` needs {config.length + 1:,} in either. "
+            "Give more tokens, a smaller `data.length` or another `data.validation`"
         )
     how = parts.note or f"the last {config.validation:.0%} of the tokens are held out"
     return TextDataset(

@@ -119,7 +119,7 @@ def load_stdlib(config: DataConfig, tokenizer: Tokenizer | None = None) -> Datas
     if not entries:
         raise DataError(
             f"this Python keeps no source files in '{root}', so there is no stdlib corpus; give "
-            "a text file or folder with --data"
+            "a text file or folder with `data`"
         )
     with Source("stdlib", entries) as source:
         text = load_text(source, config, tokenizer)

@@ -72,7 +72,7 @@ def cached(
         reason = getattr(error, "strerror", error)
         raise DataError(
             f"cannot write the data cache '{root}': {reason}. Free some space or choose another "
-            "folder with --data.cache"
+            "folder with `data.cache`"
         ) from error
     return final, facts
 

@@ -40,15 +40,15 @@ def refuse_labels(counts: Mapping[str, int], reader: TableReader, spec: str, cho
         whole = all(number(label).is_integer() for label in counts)
         if not whole or (count > MOST_NUMBERS and not chosen):
             option = table.names[index] if table.names else index + 1
-            hint = f" (--data.label-column {option} takes these as classes)" if whole else ""
+            hint = f" (`data.label_column={option}` takes these as classes)" if whole else ""
             raise DataError(
                 f"{column} of '{spec}' holds {counted(count, 'different number')}: predict "
-                f"numbers with --task regress, or choose another --data.label-column{hint}"
+                f"numbers with `task=regress`, or choose another `data.label_column`{hint}"
             )
     if rows >= ENOUGH_ROWS and count > FEW * rows:
         raise DataError(
             f"'{spec}' has {count:,} different labels in {rows:,} rows, so {column} is probably no "
-            "label; choose another with --data.label-column (pairs to translate are --task seq2seq)"
+            "label; choose another with `data.label_column` (pairs to translate are `task=seq2seq`)"
         )
 
 
@@ -86,7 +86,7 @@ def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarr
         raise DataError(
             f"'{spec}' has the label{'s' * (len(strange) > 1)} {few(strange)}, but the model knows "
             f"{few(known)} alone; take such rows out or call them as the model does, or choose the "
-            "column with --data.label-column"
+            "column with `data.label_column`"
         )
     return np.array([ids[name] for name in names], dtype=np.int64)
 
@@ -102,8 +102,8 @@ def numbers_of(labels: Iterable[str], where: str) -> np.ndarray:
     if bad:
         listed = ", ".join(f"'{text}'" for text in bad[:SHOWN])
         raise DataError(
-            f"{where} holds {listed}{' and others' if len(bad) > SHOWN else ''}, where --task "
-            "regress needs numbers; choose another --data.label-column, or --task classify"
+            f"{where} holds {listed}{' and others' if len(bad) > SHOWN else ''}, where "
+            f"`task=regress` needs numbers; choose another `data.label_column`, or `task=classify`"
         )
     if (cell := doubtful(labels)) is not None:
         raise DataError(
@@ -120,7 +120,7 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
             f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
-            f"{more}; fill the label{'s' * (count > 1)} in, or say --data.unlabelled skip, which "
+            f"{more}; fill the label{'s' * (count > 1)} in, or say `data.unlabelled=skip`, which "
             "leaves such rows out (everyformer predict answers them)"
         )
 
@@ -152,8 +152,8 @@ def hold_out(
         left = "rows of its classes" if len(names) > 1 else "any"
         raise DataError(
             f"the rows of '{spec}' have {counted(len(names), 'value')} of {column}: none can be "
-            f"held out and leave {left} to train on; choose another column with --data.split "
-            "group, or --data.split random"
+            f"held out and leave {left} to train on; choose another column with "
+            f"`data.split=group`, or `data.split=random`"
         )
     taken = len(np.unique(ids[held_out]))
     words = (
@@ -164,7 +164,7 @@ def hold_out(
     if lacking := [f"'{name}'" for number, name in enumerate(classes) if number not in held]:
         words += (
             f"; no row of the class{'es' * (len(lacking) > 1)} {few(lacking, SHOWN)} is held out: "
-            "of one in a single value all are trained on, of others a larger --data.validation "
+            "of one in a single value all are trained on, of others a larger `data.validation` "
             "draws some"
         )
     return held_out, words
@@ -174,7 +174,7 @@ def refuse_groups(config: DataConfig, why: str) -> None:
     """Refuse a split by groups, if one is asked for."""
     if config.group_column is not None:
         raise ConfigError(
-            f"'data.split' {' '.join(config.split)} cannot be had: {why}; leave it out"
+            f"`data.split` {' '.join(config.split)} cannot be had: {why}; leave it out"
         )
 
 

@@ -188,7 +188,7 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     if raw and utf8:
         raise DataError(
             f"{where} is raw bytes by its name, which chars and bpe cannot read; take "
-            "--data.tokenizer bytes, or rename it if it is text"
+            "`data.tokenizer=bytes`, or rename it if it is text"
         )
     recoded = _recoded(source, entry, utf8)
     try:
@@ -197,13 +197,13 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
                 if not recoded and source.encoding_of(entry)[0] != UTF8:
                     raise DataError(
                         f"{where} is UTF-16 by its mark, but plain text keeps its bytes for the "
-                        "tokenizer bytes; say --data.encoding utf-16, or take another "
-                        "--data.tokenizer such as chars"
+                        "tokenizer bytes; say `data.encoding=utf-16`, or take another "
+                        "`data.tokenizer` such as chars"
                     )
                 raise DataError(
                     f"{where} looks binary (it has NUL bytes), not like text. Give text alone (a "
                     "glob such as 'folder/**/*.txt' picks files; unpack archives first); to model "
-                    "raw bytes, end the file's name in .bin and take --data.tokenizer bytes"
+                    "raw bytes, end the file's name in .bin and take `data.tokenizer=bytes`"
                 )
             if utf8:
                 decoder.decode(chunk)
@@ -213,8 +213,8 @@ def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
     except UnicodeDecodeError as error:
         raise DataError(
             f"{where} is not UTF-8 text ({error.reason}), which chars and bpe need; convert it "
-            "(iconv -f LATIN1 -t UTF-8), say what it is with --data.encoding, or take "
-            "--data.tokenizer bytes"
+            "(iconv -f LATIN1 -t UTF-8), say what it is with `data.encoding`, or take "
+            "`data.tokenizer=bytes`"
         ) from error
 
 
@@ -265,7 +265,7 @@ def tokenizer_kind(config: DataConfig, tokenizer: Tokenizer | None) -> str:
     kind, _ = tokenizer_parts(config.tokenizer)
     if config.validation == 1 and kind != "bytes":
         raise ConfigError(
-            f"with --data.validation 1 no text is left to learn the tokenizer {config.tokenizer} "
+            f"with `data.validation=1` no text is left to learn the tokenizer {config.tokenizer} "
             "from; give a smaller fraction"
         )
     return kind

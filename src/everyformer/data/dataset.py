@@ -138,7 +138,7 @@ class Dataset(ABC):
         """
         raise UnsupportedError(
             f"only parallel text can be translated; {self.name} is data of the task {self.task}: "
-            "leave out --bleu and --translations"
+            "leave out `bleu` and `translations`"
         )
 
     def held_out_pictures(self, count: int) -> tuple[Tensor, Tensor | None]:

@@ -59,7 +59,7 @@ class DelimitedTable(Table):
             if not self._header:
                 raise DataError(
                     f"nothing shows for certain whether the first line of {self.where} "
-                    f"({shown(rows[0])}) names the columns: say --data.header yes, or no where "
+                    f"({shown(rows[0])}) names the columns: say `data.header=yes`, or no where "
                     "it is a row"
                 )
         if self._header:
@@ -97,7 +97,7 @@ class DelimitedTable(Table):
                     raise DataError(
                         f"{self.where}, line {number} has {counted(len(row), 'column')} between "
                         f"{self._separator}, line {first} has {width}; quote cells that "
-                        "have separators or line ends in them, or say another --data.separator"
+                        "have separators or line ends in them, or say another `data.separator`"
                     )
                 yield number, row
         except csv.Error as error:
@@ -138,14 +138,14 @@ def _separator(lines: list[str], usual: str, where: str) -> str:
     if any("\0" in line for line in lines):
         raise DataError(
             f"{where} has NUL bytes, as files that are no text have, and UTF-16 without its mark; "
-            "give text, or say --data.encoding utf-16-le"
+            "give text, or say `data.encoding=utf-16-le`"
         )
     found = [name for name, separator in SEPARATORS.items() if divides(separator)]
     if len(found) > 1 and not (usual == "\t" and "tab" in found):
         raise DataError(
             f"the first line of {where} may be divided by "
             f"{listed([f'{name}s' for name in found], 'or')}: say which with "
-            f"--data.separator {' or '.join(found)}, or quote cells that have them in them"
+            f"`data.separator={' or '.join(found)}`, or quote cells that have them in them"
         )
     return SEPARATORS[found[0]] if len(found) == 1 else usual
 

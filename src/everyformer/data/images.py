@@ -117,15 +117,15 @@ def image_dataset(
         side = config.small or max(1, least // 4)
         if side >= least:
             raise ConfigError(
-                f"'data.small' is {side}, but the pictures are {width}x{height}: small ones have "
-                "fewer pixels on the shorter side; give less, or a greater --data.size"
+                f"`data.small` is {side}, but the pictures are {width}x{height}: small ones have "
+                "fewer pixels on the shorter side; give less, or a greater `data.size`"
             )
         source = (channels, round(height * side / least), round(width * side / least))
         facts.append(source)
         split += f"; each is drawn from {source[2]}x{source[1]}"
     elif config.small is not None:
         raise ConfigError(
-            f"'data.small' has no meaning for the task {task.name}: it is for super-resolution"
+            f"`data.small` has no meaning for the task {task.name}: it is for super-resolution"
         )
     return ImageDataset(
         name=name,
@@ -168,7 +168,7 @@ def reshaped(pixels: np.ndarray, config: DataConfig) -> np.ndarray:
 def _check_size(planes: int, side: int) -> None:
     """Refuse planes of pixels that are to be as large as no memory is."""
     what = f"making pictures of {side:,} x {side:,} pixels"
-    check_memory(planes * side**2, what, "choose a smaller --data.size")
+    check_memory(planes * side**2, what, "choose a smaller `data.size`")
 
 
 class Pictures(Kind):

@@ -164,8 +164,8 @@ class Kind(ABC):
         if "mask_rate" in reads and self.does.predicts != "hidden":
             reads.remove("mask_rate")
         self.refuse(name for name in field_defaults(DataConfig) if name not in reads)
-        values = named_values(self.config.options, "--data.options")
-        self.options = from_dict(self.Options, values, "--data.options ")
+        values = named_values(self.config.options, "`data.options`")
+        self.options = from_dict(self.Options, values, "data.options=")
 
     def refuse(self, names: Iterable[str], data: str = "", why: str = "") -> None:
         """Refuse options that are set and mean nothing to ``data``, or to this kind, which passes
@@ -176,8 +176,7 @@ class Kind(ABC):
             value = getattr(self.config, name)
             end = why or self.alone or self.why.get(name) or ELSEWHERE.get(name)
             if end and value not in (defaults[name], stored[name]):
-                option = f"--data.{name.replace('_', '-')}"
-                raise ConfigError(f"{option} has no meaning for {data or self.called}{end}")
+                raise ConfigError(f"`data.{name}` has no meaning for {data or self.called}{end}")
 
 
 class TextFiles(Kind):
@@ -234,7 +233,7 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
             return SEQ2SEQ
         raise DataError(
             f"{table.where} has {table.columns}, and a member that only translates takes pairs: "
-            "choose their columns with --data.source-column and --data.target-column"
+            "choose their columns with `data.source_column` and `data.target_column`"
         )
     if config.label_column is not None:
         # a model without this task is refused by name

@@ -87,7 +87,7 @@ class LabelledTexts:
         elif data.does.measures:
             raise DataError(
                 f"'{source.spec}' is no table, so no text has a number that task {data.task} could "
-                "learn; give a .csv, .tsv, .jsonl or .parquet with --data.label-column, or tokens "
+                "learn; give a .csv, .tsv, .jsonl or .parquet with `data.label_column`, or tokens "
                 "with their targets as arrays in an .npz"
             )
         else:

@@ -62,7 +62,7 @@ def find_layout(entries: Sequence[Entry], part: str | None = None) -> SourceLayo
     if not rest:
         raise DataError(
             f"there is nothing but '{part}' in the source, so nothing is left to train on; to hold "
-            "out everything give --data.validation 1"
+            "out everything give `data.validation=1`"
         )
     return SourceLayout(rest, validation, f"'{part}' is held out")
 

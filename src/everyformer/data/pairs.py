@@ -99,7 +99,7 @@ class SentencePairs:
             if stem not in files:
                 raise DataError(
                     f"{self.source.where(other[stem])} has no partner '{stem}.{language}' in "
-                    f"'{self.source.spec}'; add it, or choose others with --data.languages"
+                    f"'{self.source.spec}'; add it, or choose others with `data.languages`"
                 )
         if not twins[0]:
             ends = ", ".join(sorted({_ending(entry) for entry in entries}))
@@ -152,7 +152,7 @@ def _direction_of(
             return known
         raise ConfigError(
             f"{found}, but the run translates '{known[0]}' to '{known[1]}'; choose the direction "
-            "with --data.languages (en-de)"
+            "with `data.languages` (en-de)"
         )
     if len(ends) == 1:
         raise DataError(
@@ -160,7 +160,7 @@ def _direction_of(
             "file beside each (train.en, train.de)"
         )
     if len(ends) > 2 or not ends[0]:
-        raise DataError(f"{found}; choose two languages with --data.languages (en-de)")
+        raise DataError(f"{found}; choose two languages with `data.languages` (en-de)")
     first, second = ends
     if re.search(rf"(^|[^a-z]){second}[-_]{first}([^a-z]|$)", source.name.lower()):
         return second, first
@@ -198,7 +198,7 @@ def pair_reader(
     if first is None or second is None:
         raise ConfigError(
             f"{table.where} has {table.columns}, and pairs have a source and a target; choose both "
-            "with --data.source-column and --data.target-column"
+            "with `data.source_column` and `data.target_column`"
         )
     if first == second:
         raise ConfigError(f"source and target are both {table.column(first)} of {table.where}")
@@ -217,15 +217,15 @@ def _sides(
     if known is not None and names:
         raise ConfigError(
             f"{table.where} has {table.columns}, but the run translates '{known[0]}' to "
-            f"'{known[1]}'; choose both with --data.source-column and --data.target-column, or say "
-            "--data.header no where the first line is a pair"
+            f"'{known[1]}'; choose both with `data.source_column` and `data.target_column`, or say "
+            "`data.header=no` where the first line is a pair"
         )
     coded = [index for index, name in enumerate(names) if name in LANGUAGES]
     if languages is not None and coded:
         raise ConfigError(
-            f"{table.where} has {table.columns}, but --data.languages says "
+            f"{table.where} has {table.columns}, but `data.languages` says "
             f"{languages[0]}-{languages[1]}: say which of them are meant, or choose both with "
-            "--data.source-column and --data.target-column"
+            "`data.source_column` and `data.target_column`"
         )
     if languages is None and two_languages([names[index] for index in coded]):
         return coded[0], coded[1]

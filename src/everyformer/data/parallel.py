@@ -179,7 +179,7 @@ class ParallelText(TextFiles):
     reads = (*TextFiles.reads, *OF_PAIRS, "languages", "tokens")
     why: ClassVar = dict.fromkeys(
         ("text_column", *OF_LABELS),
-        "; choose the columns of pairs with --data.source-column and --data.target-column",
+        "; choose the columns of pairs with `data.source_column` and `data.target_column`",
     )
 
     @classmethod
@@ -214,7 +214,7 @@ class ParallelText(TextFiles):
         if training and not len(short):
             raise DataError(
                 f"no training pair of '{source.spec}' is short enough: the shortest has "
-                f"{longest[:training].min()} tokens on its longer side, --data.length is "
+                f"{longest[:training].min()} tokens on its longer side, `data.length` is "
                 f"{config.length}"
             )
         split = facts["split"]
@@ -310,8 +310,8 @@ def _even_cuts(lengths: np.ndarray, positions: int) -> np.ndarray:
     low = int(lengths.sum(1).max())
     if low > positions:
         raise ConfigError(
-            f"the longest training pair has {low} positions, more than --data.tokens {positions}; "
-            "give more tokens or a smaller --data.length"
+            f"the longest training pair has {low} positions, more than `data.tokens={positions}`; "
+            "give more tokens or a smaller `data.length`"
         )
     fewest, limits = -len(_cuts(lengths, positions)), range(low + 1, positions)
     at = bisect_left(limits, fewest, key=lambda limit: -len(_cuts(lengths, limit)))

@@ -78,8 +78,8 @@ def labelled_pictures(data: Kind, pictures: Sequence[Entry]) -> LabelledPictures
     needed = task.answers or config.labels
     if config.label_column is not None and not needed:
         raise ConfigError(
-            f"--data.label-column has no meaning for the task {task.name}, unless "
-            "--data.labels tells the model what each picture shows; leave it out, or classify or "
+            f"`data.label_column` has no meaning for the task {task.name}, unless "
+            "`data.labels` tells the model what each picture shows; leave it out, or classify or "
             "regress"
         )
     tables = tables_among(source)
@@ -87,7 +87,7 @@ def labelled_pictures(data: Kind, pictures: Sequence[Entry]) -> LabelledPictures
         raise DataError(
             f"'{source.spec}' holds pictures without numbers, which the task {task.name} learns; "
             f"put a table beside them ({METADATA}.csv: a column file_name, and one of numbers for "
-            "--data.label-column), or give both as arrays in an .npz (images and y)"
+            "`data.label_column`), or give both as arrays in an .npz (images and y)"
         )
     folders = {entry.parts[0] for entry in layout.train if len(entry.parts) > 1}
     by_table = config.label_column is not None or task.measures or len(folders) < 2
@@ -114,8 +114,8 @@ def check_labels(config: DataConfig, task: Task) -> None:
     """Refuse ``labels`` as an input of a classifier, which predicts them."""
     if config.labels and task.answers:
         raise ConfigError(
-            "'data.labels' tells a model the class of each picture that it draws; a classifier is "
-            "to find it: leave it out, or take --task pixels"
+            "`data.labels` tells a model the class of each picture that it draws; a classifier is "
+            "to find it: leave it out, or take `task=pixels`"
         )
 
 

@@ -25,7 +25,7 @@ def epoch_rows(
     A batch that reaches past the end of an epoch takes its rest from the next, so all are full.
     """
     if len(rows) == 0:
-        raise DataError("everything is held out (--data.validation 1), so there is no training")
+        raise DataError("everything is held out (`data.validation=1`), so there is no training")
     positions = step * size + np.arange(*portion.of(size))
     epochs = positions // len(rows)
     picked = np.empty(len(positions), dtype=np.int64)

@@ -200,7 +200,7 @@ def text_lines(source: Source, entry: Entry, newline: str | None = None) -> Iter
             number = next((n for n, line in enumerate(lines, start=1) if "\ufffd" in line), 1)
         raise DataError(
             f"{where}, line {number} is not {encoding.upper()} text ({error.reason}); say what it "
-            "is with --data.encoding (windows-1252, latin-1 ...), or convert it (iconv -f LATIN1 "
+            "is with `data.encoding` (windows-1252, latin-1 ...), or convert it (iconv -f LATIN1 "
             "-t UTF-8)"
         ) from error
 

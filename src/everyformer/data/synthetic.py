@@ -194,7 +194,7 @@ class ListOpsDataset(GeneratedDataset):
                 return tokens, value
         raise DataError(
             f"no listops expression of {self.length // SHORTEST} to {self.length} tokens came up "
-            f"with --data.depth {self.depth}; take a shorter --data.length or a greater depth"
+            f"with `data.depth={self.depth}`; take a shorter `data.length` or a greater depth"
         )
 
     def _grow(self, tokens: list[int], level: int, draws: Iterator[float]) -> int | None:
@@ -254,7 +254,7 @@ def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
         # a value is nearly as likely as any other
         kind, classes, values = ListOpsDataset, (*"0123456789",), np.arange(10.0)
         if config.length < 4:
-            raise ConfigError(f"listops needs a --data.length of at least 4, not {config.length}")
+            raise ConfigError(f"listops needs a `data.length` of at least 4, not {config.length}")
         options |= {"vocabulary": 16, "depth": config.depth}
     elif task.translates:
         kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
@@ -288,11 +288,11 @@ def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
 def _require_recall(config: DataConfig) -> None:
     if config.pairs > config.symbols // 2:
         raise ConfigError(
-            f"recall with --data.pairs {config.pairs} needs as many different keys, which are half "
-            f"of --data.symbols {config.symbols}; give at least {2 * config.pairs} symbols"
+            f"recall with `data.pairs={config.pairs}` needs as many different keys, which are half "
+            f"of `data.symbols={config.symbols}`; give at least {2 * config.pairs} symbols"
         )
     if config.length < 4 * config.pairs:
         raise ConfigError(
-            f"recall with --data.pairs {config.pairs} needs a --data.length of at least "
+            f"recall with `data.pairs={config.pairs}` needs a `data.length` of at least "
             f"{4 * config.pairs} (pairs, then places for the questions), not {config.length}"
         )

@@ -148,7 +148,7 @@ class Cells(NamedTuple):
     def group(self, index: int) -> str:
         """A cell as the name of a group, which is refused where it is empty; "" of no such cell."""
         if index < len(self.values) and not self.label(index):
-            raise self._refused(index, "is empty, but --data.split needs it of every row; fill it")
+            raise self._refused(index, "is empty, but `data.split` needs it of every row; fill it")
         return self.label(index) if index < len(self.values) else ""
 
     def _refused(self, index: int, words: str) -> DataError:

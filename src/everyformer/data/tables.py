@@ -33,7 +33,7 @@ class Role:
     @property
     def flag(self) -> str:
         """The option that chooses the column."""
-        return self.option or f"--data.{self.name}-column"
+        return self.option or f"`data.{self.name}_column`"
 
     def chosen(self, table: Table, config: DataConfig) -> int | None:
         """The column that the option names, by its name or else its number; None: unset."""
@@ -75,7 +75,7 @@ class Role:
 TEXT = Role("text", TEXTS, "a text (text, sentence, review ...)")
 LABEL = Role("label", LABELS, "a label (label, class, category ...)")
 NUMBER = Role("label", LABELS, "a number (target, rating ...)")
-GROUP = Role("group", option="--data.split group")
+GROUP = Role("group", option="`data.split=group`")
 
 
 def require(table: Table, found: dict[Role, int | None]) -> tuple[int, ...]:
@@ -89,7 +89,7 @@ def require(table: Table, found: dict[Role, int | None]) -> tuple[int, ...]:
             f"{'them' if len(missing) > 1 else 'it'} with "
             f"{listed([f'{role.flag} {value}' for role in missing])}"
             f"{'' if table.names else ', from 1'}{FEATURES * numeric}"
-            f"{' (pairs to translate take --task seq2seq)' * (table.width == 2)}"
+            f"{' (pairs to translate take `task=seq2seq`)' * (table.width == 2)}"
         )
     indices = tuple(index for index in found.values() if index is not None)
     if len({*indices}) < len(indices):
@@ -175,7 +175,7 @@ def labelled_reader(source: Source, config: DataConfig, entry: Entry) -> TableRe
     if table.width < 2:
         raise DataError(
             f"{table.where} has {table.columns}; to classify takes two, a text and a label, and "
-            "to learn the text itself takes --task lm --data.text-column 1"
+            "to learn the text itself takes `task=lm` `data.text_column=1`"
         )
     label = LABEL.find(table, config, TEXT.chosen(table, config))
     text = TEXT.find(table, config, label)

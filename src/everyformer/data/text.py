@@ -202,13 +202,13 @@ def load_text(
     if sizes[1] < needed or (sizes[0] < needed and config.validation < 1):
         raise DataError(
             f"'{source.spec}' is too short: {sizes[0]:,} training and {sizes[1]:,} validation "
-            f"tokens, where --data.length {config.length} needs {needed:,} in either. Give more "
-            "text, a smaller --data.length or another --data.validation"
+            f"tokens, where `data.length={config.length}` needs {needed:,} in either. Give more "
+            "text, a smaller `data.length` or another `data.validation`"
         )
     if config.packing and (max(facts["documents"]) < 2 or fitted.separator is None):
         raise DataError(
             f"'{source.spec}' is one document, so there is nothing to pack: leave out "
-            "--data.packing, or give a folder, or JSON lines, with several"
+            "`data.packing`, or give a folder, or JSON lines, with several"
         )
     train, validation = (
         np.memmap(folder / name, fitted.dtype, mode="r") if size else np.empty(0, fitted.dtype)
@@ -239,7 +239,7 @@ def encode_prompt(tokenizer: Tokenizer, prompt: str) -> Tensor:
     if tokenizer.characters is not None:
         strange = sorted(set(prompt) - set(tokenizer.characters))
         if strange:
-            mend = "leave them out, or train with --data.tokenizer bytes"
+            mend = "leave them out, or train with `data.tokenizer=bytes`"
             if set(prompt.upper()) <= set(tokenizer.characters):
                 mend = "write it in upper case"
             raise DataError(

@@ -196,7 +196,7 @@ class DecisionPolicy:
         if int(self._time.max()) >= longest:
             raise ShapeError(
                 f"an episode goes on after {longest:,} steps, where the model's table of timesteps "
-                "ends: end it there, or train a model with a larger --model.decision.table"
+                "ends: end it there, or train a model with a larger `model.decision.table`"
             )
 
 

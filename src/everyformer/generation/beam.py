@@ -115,7 +115,7 @@ class _Search:
         check_memory(
             batch * search.beam * model.config.vocabulary * 4,
             f"a beam of {search.beam:,} for each of {batch:,} sentences",
-            "choose a smaller --beam, or fewer at a time",
+            "choose a smaller `beam`, or fewer at a time",
         )
         real = [length] * batch
         if mask is not None and mask.padding_mask is not None:
@@ -270,7 +270,7 @@ def require_room(model: Model, sources: Sequence[Tensor]) -> None:
         if len(source) > room:
             raise DataError(
                 f"sentence {number} has {len(source)} tokens, but the model takes {room} at most; "
-                "split it, or train with a greater --model.max-length"
+                "split it, or train with a greater `model.max_length`"
             )
 
 

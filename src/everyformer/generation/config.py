@@ -37,7 +37,7 @@ class Sampling(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if "" in self.stop:
-            raise ConfigError("'stop' holds an empty text, which every text holds: leave it out")
+            raise ConfigError("`stop` holds an empty text, which every text holds: leave it out")
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,7 @@ def draw_images(
     of_text = ("repetition_penalty", "stop", "end_token", "min_tokens")
     refused = [name for name in of_text if getattr(sampling, name) != getattr(Sampling(), name)]
     if refused:
-        raise ConfigError(f"'{refused[0]}' is for texts: an image has all its pixels, leave it out")
+        raise ConfigError(f"`{refused[0]}` is for texts: an image has all its pixels, leave it out")
     model.check_labels(labels, count)
     device = next(model.parameters()).device
     with evaluating(model):

@@ -58,7 +58,7 @@ def check_scores(logits: Tensor) -> None:
     if not logits.amax(-1).isfinite().all():
         raise DivergedError(
             "the model's scores of what comes next are not finite numbers, so nothing can be "
-            "drawn: its training diverged; train it again with a lower 'lr'"
+            "drawn: its training diverged; train it again with a lower `lr`"
         )
 
 
@@ -206,7 +206,7 @@ def stream(
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
     """
     if tokens is not None and tokens < 0:
-        raise ConfigError(f"'tokens' must be 0 or more, not {tokens}")
+        raise ConfigError(f"`tokens` must be 0 or more, not {tokens}")
     if not model.config.does.continues:
         raise UnsupportedError(
             f"a model of the task {model.config.task} continues no text: tokens are drawn from lm"
@@ -261,7 +261,7 @@ class _Rows:
         self.sampling, self.count = sampling, 0
         end = sampling.end_token
         if end is not None and end >= vocabulary:
-            raise ConfigError(f"'end_token' is {end}, but the model has {vocabulary} tokens")
+            raise ConfigError(f"`end_token` is {end}, but the model has {vocabulary} tokens")
         self.had: Tensor | None = None
         if sampling.repetition_penalty != 1:
             real = torch.ones_like(ids, dtype=torch.bool) if padding_mask is None else padding_mask

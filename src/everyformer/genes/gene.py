@@ -6,7 +6,7 @@ goes into a layer's mixer or around the whole stack. Whoever handles genes (conf
 pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, ClassVar, final
 
 from everyformer.core.config import Choice, NoOptions, Options, from_dict, to_dict
@@ -145,8 +145,3 @@ def plain_choice(value: Any) -> Choice:
     if isinstance(value, Choice):
         return value
     return Choice(None if value in NONE else value)
-
-
-def settled(genes: Mapping[str, Choice], known: Mapping[str, Gene]) -> dict[str, Choice]:
-    """Every choice with all its options, defaults filled in."""
-    return {name: known[name].typed(choice) for name, choice in genes.items()}

@@ -44,7 +44,7 @@ class PixelOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.shift == "block" and self.order != "blocks":
-            raise ConfigError("pixels.shift='block' needs pixels.order='blocks'")
+            raise ConfigError("`pixels.shift='block'` needs `pixels.order='blocks'`")
 
 
 @dataclass(frozen=True)

@@ -234,7 +234,7 @@ def _fixed_state(model: Model, tokens: Tensor) -> dict[str, Tensor]:
     if any(after[name].shape != t.shape for name, t in named_tensors(began).items()):
         raise UnsupportedError(
             f"the state of '{model.config.member}' grows with the text, and files hold states of "
-            "one size: export it without state=True, or take linear, performer, rfa or an AFT"
+            "one size: export it without `state=True`, or take linear, performer, rfa or an AFT"
         )
     return after
 

@@ -65,7 +65,7 @@ class MixerAttention(nn.Module):
         if key_value_states is not None:
             raise UnsupportedError(
                 f"a module with {self.mixer.name} in its place attends {_ACROSS}: leave that one "
-                "out of 'layers'"
+                "out of `layers`"
             )
         if is_causal not in (None, self.is_causal):
             raise UnsupportedError(
@@ -139,7 +139,7 @@ def replace_attention(
     numbers = every if layers is None else layers
     if not numbers or any(type(number) is not int or number not in every for number in numbers):
         raise ConfigError(
-            f"layers={layers}, but {type(model).__name__} has the layers 0 to {len(result) - 1}: "
+            f"`layers={layers}`, but {type(model).__name__} has the layers 0 to {len(result) - 1}: "
             "choose among them"
         )
     chosen = [result[index] for index in sorted(set(numbers))]

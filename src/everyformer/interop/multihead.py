@@ -175,7 +175,7 @@ class MultiheadAttention(nn.Module):
             if is_causal and pairs is None and not self.causal:
                 raise ConfigError(
                     "is_causal=True says what attn_mask holds, but none was given: give it, or "
-                    "build the module with causal=True"
+                    "build the module with `causal=True`"
                 )
             mask = both(key_padding_mask, pairs)
             y, weights = self._attention(rows, keys, values, mask, need_weights)
@@ -199,14 +199,16 @@ class MultiheadAttention(nn.Module):
         """Parameters as torch's module has them, drawn in the same order."""
         for name, torch_name in (("widths", "kdim and vdim"), ("attention_dropout", "dropout")):
             if name in options:
-                raise ConfigError(f"'{name}' goes by the name of {torch_name} here")
+                raise ConfigError(f"`{name}` goes by the name of {torch_name} here")
         o = self.options = from_dict(AttentionOptions, options, "attention.")
         kv_heads = o.kv_heads or self.num_heads
         self.windows = o.window if isinstance(o.window, tuple) else (o.window,)
         if self.num_heads % kv_heads:
-            raise GeneError(f"num_heads={self.num_heads} is not a multiple of kv_heads={kv_heads}")
+            raise GeneError(
+                f"num_heads={self.num_heads} is not a multiple of `kv_heads={kv_heads}`"
+            )
         if len(self.windows) not in (1, self.num_heads):
-            raise GeneError(f"window={o.window} must be one number, or one for each head")
+            raise GeneError(f"`window={o.window}` must be one number, or one for each head")
         self.sizes = (self.embed_dim, *[kv_heads * self.head_dim] * 2)
         sources = (self.embed_dim, self.kdim, self.vdim)
         fused = len(set(sources)) == 1

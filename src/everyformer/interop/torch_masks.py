@@ -104,7 +104,7 @@ def _demand_nothing_new(mixer: Mixer, pairs: Tensor) -> None:
     """Only a mask that hides no pair which the member shows may be left to the member."""
     changed = pairs if pairs.dtype == torch.bool else pairs != 0
     message = f"this bidirectional {mixer.name} cannot honour attn_mask; if it is the causal one, "
-    message += "build it with causal=True"
+    message += "build it with `causal=True`"
     if mixer.causal:
         changed = changed & causal_mask(pairs.shape[-2], pairs.shape[-1], pairs.device)
         message = f"this causal {mixer.name} cannot honour attn_mask beyond the causal triangle"

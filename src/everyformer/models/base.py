@@ -154,7 +154,7 @@ class Model(nn.Module):
     def enable_checkpointing(self, on: bool = True) -> None:
         """Keep only each layer's input for the backward pass and compute the rest again."""
         if not self.layered:
-            raise ConfigError("'checkpoint_activations' is set, but this model has no layers")
+            raise ConfigError("`checkpoint_activations` is set, but this model has no layers")
         self.stack.checkpointing = on
 
     def embed(self, embedding: nn.Embedding, tokens: Tensor, types: Tensor | None = None) -> Tensor:
@@ -169,7 +169,7 @@ class Model(nn.Module):
         if self.types is not None:
             x = x + (self.types.weight[0] if types is None else self.types(types.long()))
         elif types is not None:
-            raise ConfigError("types are given, but the model was built with token_types=0")
+            raise ConfigError("types are given, but the model was built with `token_types=0`")
         return x
 
     def add_positions(

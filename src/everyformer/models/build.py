@@ -73,7 +73,7 @@ def _popped(options: dict[str, Any], gene: str) -> Any:
     if isinstance(name, str):
         return Choice(name, own)
     if own:
-        raise ConfigError(f"{gene}_options are read where '{gene}' is given as a name")
+        raise ConfigError(f"`{gene}_options` are read where `{gene}` is given as a name")
     return name
 
 

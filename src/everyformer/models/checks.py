@@ -23,7 +23,7 @@ def check_model(config: ModelConfig) -> None:
     if config.loss_chunk is not None and (task.answers or task.acts):
         why = "predicts once for a whole row" if task.answers else "reads none"
         raise GeneError(
-            f"loss_chunk={config.loss_chunk} cuts a text into pieces, but task '{config.task}' "
+            f"`loss_chunk={config.loss_chunk}` cuts a text into pieces, but task '{config.task}' "
             f"{why}: leave it out"
         )
     if len(config.target_mean) != len(config.target_std) or not config.target_mean:
@@ -34,14 +34,15 @@ def check_model(config: ModelConfig) -> None:
     tied = config.tie and not (task.answers or task.pictures or task.acts)
     if config.init == "sparse-transformer" and tied:
         raise GeneError(
-            "init='sparse-transformer' starts the output layer at 0, but tie=True makes it the "
-            "table of tokens: use tie=False"
+            "`init='sparse-transformer'` starts the output layer at 0, but `tie=True` makes it the "
+            "table of tokens: use `tie=False`"
         )
     _check_summaries(config)
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
-            f"pooling='{config.pooling}' reads the first token, but causal=True lets it see only "
-            "itself: use pooling='mean' or 'last' with a causal mixer"
+            f"`pooling='{config.pooling}'` reads the first token, but `causal=True` lets it see "
+            f"only "
+            "itself: use `pooling='mean'` or 'last' with a causal mixer"
         )
 
 
@@ -50,19 +51,19 @@ def _check_summaries(config: ModelConfig) -> None:
     chosen, position = config.summaries, config.genes["position"].name
     if chosen.cpc and (chosen.per is None or config.does.predicts != "hidden"):
         raise GeneError(
-            f"summaries.cpc={chosen.cpc} teaches global tokens to foretell hidden sentences: it "
-            f"needs task 'mlm', not '{config.task}', and summaries.per 'sentence' or 'tokens'"
+            f"`summaries.cpc={chosen.cpc}` teaches global tokens to foretell hidden sentences: it "
+            f"needs task 'mlm', not '{config.task}', and `summaries.per` 'sentence' or 'tokens'"
         )
     if chosen.per is None:
         if config.pooling == "globals":
             raise GeneError(
-                "pooling='globals' reads the global tokens that summaries give: choose "
-                "summaries.per ('tokens' or 'sentence'), or pooling='mean'"
+                "`pooling='globals'` reads the global tokens that summaries give: choose "
+                "`summaries.per` ('tokens' or 'sentence'), or `pooling='mean'`"
             )
         return
-    what = f"summaries.per='{chosen.per}'"
+    what = f"`summaries.per='{chosen.per}'`"
     if not config.does.summarised or config.causal:
-        causal = " with causal=True" if config.causal else ""
+        causal = " with `causal=True`" if config.causal else ""
         raise GeneError(
             f"{what} gives a text global tokens, which read all of it; task '{config.task}'"
             f"{causal} does not: it is for {' and '.join(tasks_that('summarised'))}, both ways"
@@ -79,7 +80,7 @@ def _check_summaries(config: ModelConfig) -> None:
         )
     if config.pooling == "class":
         raise GeneError(
-            f"{what} and pooling='class' both put tokens in front: use pooling='globals'"
+            f"{what} and `pooling='class'` both put tokens in front: use `pooling='globals'`"
         )
     if chosen.per == "sentence" and not chosen.ends:
         raise GeneError(
@@ -104,7 +105,7 @@ def check_globals(mixers: Sequence[Mixer]) -> None:
             able = [name for name in MIXERS.names() if MIXERS.get(name).supported_masks >= GLOBALS]
             raise GeneError(
                 f"mixer '{mixer.name}' knows no global tokens, which summaries give: use "
-                f"{', '.join(able)}, or summaries.per none"
+                f"{', '.join(able)}, or `summaries.per` none"
             )
     asking = {"sentences" in mixer.supported_masks: mixer.name for mixer in mixers}
     if len(asking) > 1:

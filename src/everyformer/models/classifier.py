@@ -215,7 +215,7 @@ class ImageClassifier(VectorReader):
         if height % side or width % side:
             sides = [p for p in range(1, min(height, width) + 1) if not (height % p or width % p)]
             raise GeneError(
-                f"patch={side} does not divide the image of {height}x{width}; "
+                f"`patch={side}` does not divide the image of {height}x{width}; "
                 f"patches that fit: {', '.join(map(str, sides))}"
             )
         self.grid = (height // side, width // side)

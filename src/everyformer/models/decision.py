@@ -83,7 +83,7 @@ class DecisionModel(Model):
         if shape.longest > config.timesteps:
             raise ConfigError(
                 f"the data have episodes of up to {shape.longest:,} steps, but the table of "
-                f"timesteps has {config.timesteps:,}: raise --model.decision.table"
+                f"timesteps has {config.timesteps:,}: raise `model.decision.table`"
             )
         if self.layered:
             # what follows starts as torch has it
@@ -93,7 +93,7 @@ class DecisionModel(Model):
         self.tanh = bool(shape.low) if tanh is None else tanh
         if self.tanh and shape.discrete and tanh is not None:
             raise GeneError(
-                "decision.tanh is for actions that are numbers, and these are chosen from "
+                "`decision.tanh` is for actions that are numbers, and these are chosen from "
                 f"{shape.actions}: leave it out"
             )
         low = torch.tensor(shape.low or (-1.0,), dtype=torch.float64)
@@ -171,7 +171,8 @@ class DecisionTransformer(DecisionModel):
         if chosen.state_weight is not None:
             if shape.state_values is not None or len(shape.state) != 1:
                 raise GeneError(
-                    "decision.state_weight is for states that are numbers, and these are pictures "
+                    "`decision.state_weight` is for states that are numbers, and these are "
+                    "pictures "
                     "or whole numbers: leave it out"
                 )
             self.next_state = nn.Linear(channels, self.states.size)
@@ -336,7 +337,7 @@ class DecisionTransformer(DecisionModel):
         if known and int(timesteps.max()) >= self.config.timesteps:
             raise ShapeError(
                 f"timestep {int(timesteps.max()):,} is beyond the model's table of "
-                f"{self.config.timesteps:,}: train one with a larger --model.decision.table"
+                f"{self.config.timesteps:,}: train one with a larger `model.decision.table`"
             )
 
 

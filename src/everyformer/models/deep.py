@@ -84,7 +84,9 @@ def residual_outputs(stack: Stack, init: str) -> Iterator[nn.Linear]:
             residual.append(block.feedforward.down)
         for linear in residual:
             if not isinstance(linear, nn.Linear):
-                raise UnsupportedError(f"init='{init}' knows no output layer of {block.mixer.name}")
+                raise UnsupportedError(
+                    f"`init='{init}'` knows no output layer of {block.mixer.name}"
+                )
             yield linear
 
 

@@ -67,7 +67,7 @@ def require_read(member: str, task: str, shape: Architecture) -> None:
         value, usual = getattr(shape, name), field_defaults(Architecture)[name]
         if task not in tasks and value not in (usual, getattr(row, name)):
             raise GeneError(
-                f"{name}={value!r} is read in the task{'s' * (len(tasks) > 1)} "
+                f"`{name}={value!r}` is read in the task{'s' * (len(tasks) > 1)} "
                 f"{' and '.join(tasks)} alone, and this one is '{task}': leave it out"
             )
 
@@ -97,7 +97,7 @@ def is_causal(config: ModelConfig) -> bool:
     generative = config.does.forward_only
     if config.causal is False and generative:
         raise GeneError(
-            f"task '{config.task}' predicts what comes next, so causal=False would leak"
+            f"task '{config.task}' predicts what comes next, so `causal=False` would leak"
         )
     if (
         config.does.translates
@@ -106,10 +106,12 @@ def is_causal(config: ModelConfig) -> bool:
     ):
         raise GeneError(
             f"member '{member.name}' cannot be an encoder: {member.bidirectional}; give another "
-            "one with encoder=..."
+            "one with `encoder=...`"
         )
     if config.does.predicts == "hidden" and config.causal:
-        raise GeneError("task 'mlm' reads both sides of a hidden token; causal=True has no meaning")
+        raise GeneError(
+            "task 'mlm' reads both sides of a hidden token; `causal=True` has no meaning"
+        )
     causal = generative or bool(config.causal) or not member.can("bidirectional")
     if causal and not member.can("causal"):
         raise GeneError(f"member '{member.name}' cannot be causal: {member.causal}")
@@ -198,7 +200,7 @@ class Draft:
         gene = key.removesuffix("_options")
         if key in GENES and not isinstance(value, str | Choice | ByLayer | HeadSplit | None):
             names = ", ".join(GENES[key].alternatives.names())
-            raise ConfigError(f"'{key}' is chosen by a name ({names}), not by {value!r}")
+            raise ConfigError(f"`{key}` is chosen by a name ({names}), not by {value!r}")
         if key in OF_FEEDFORWARD and not (key in GENES and self._has(key, value)):
             require_feedforward(self.genes["mixer"], key)
         if isinstance(value, ByLayer):
@@ -206,7 +208,7 @@ class Draft:
         elif isinstance(value, HeadSplit):
             if key != "mixer":
                 raise ConfigError(
-                    f"by_head names mixers, so it is no value of '{key}': give a tuple"
+                    f"by_head names mixers, so it is no value of `{key}`: give a tuple"
                 )
             self.genes["mixer"] = value.over(self.genes["mixer"])
         elif key in GENES:
@@ -250,7 +252,7 @@ class Draft:
             raise no_weights(str(self.genes["mixer"].name))
         known = {*FIELDS, *GENES, *field_types(BlockOptions)}.union(*homes.values())
         raise ConfigError(
-            f"unknown option '{option}' for member '{self.member}'; {nearest(option, known)}"
+            f"unknown option `{option}` for member '{self.member}'; {nearest(option, known)}"
         )
 
 
@@ -261,5 +263,5 @@ def require_feedforward(mixer: Choice, option: str) -> None:
     own = (f.name for f in dataclasses.fields(MIXER.options(mixer.name)))
     raise GeneError(
         f"mixer '{mixer.name}' holds its own channel projections, so its blocks have no "
-        f"feed-forward and '{option}' has no meaning; its own options: {', '.join(sorted(own))}"
+        f"feed-forward and `{option}` has no meaning; its own options: {', '.join(sorted(own))}"
     )

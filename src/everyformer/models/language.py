@@ -50,8 +50,8 @@ class LanguageModel(Model):
         for name in ("layer_losses", "lookahead"):
             if self.exits is not None and getattr(config, name):
                 raise GeneError(
-                    f"{name} and depth '{config.genes['depth'].name}' both say what inner layers "
-                    f"are taught: leave {name} out"
+                    f"`{name}` and depth '{config.genes['depth'].name}' both say what inner layers "
+                    f"are taught: leave `{name}` out"
                 )
         self.predicting: tuple[int, ...] = ()
         self.set_progress(0.0)

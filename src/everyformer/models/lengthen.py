@@ -72,7 +72,8 @@ def lengthen(
         raise ConfigError(f"attention can become {' or '.join(LONG)}, not '{mixer}'")
     if length < (now := config.max_length or DEFAULT_LENGTH):
         raise ConfigError(
-            f"length={length} is shorter than the {now} tokens that the model reads: give at least "
+            f"`length={length}` is shorter than the {now} tokens that the model reads: give at "
+            f"least "
             "as many"
         )
     _check(config, mixer)
@@ -138,7 +139,7 @@ def _check(config: ModelConfig, into: str) -> None:
         same = value == usual or (field.name == "kv_heads" and value == config.heads)
         if field.name not in CARRIED and not same:
             raise UnsupportedError(
-                f"{field.name}={value!r} of this model's attention has no counterpart in the "
+                f"`{field.name}={value!r}` of this model's attention has no counterpart in the "
                 "sparse mixers, so it cannot be made longer"
             )
     if position.name is not None and position.name not in (*TABLES, *FREE):

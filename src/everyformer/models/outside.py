@@ -44,7 +44,7 @@ def refuse(config: ModelConfig, meaningless: frozenset[str]) -> None:
         if getattr(told, name) != getattr(usual, name):
             raise GeneError(
                 f"'{twin(config.member)[0]}' is a whole model, to which sizes are given alone: "
-                f"'{name}' would change nothing in it, so choose it for members (in a comparison: "
+                f"`{name}` would change nothing in it, so choose it for members (in a comparison: "
                 "--options MEMBER.OPTION=VALUE)"
             )
 
@@ -153,7 +153,7 @@ class OutsideStack(nn.Module):
         if width != config.width:
             raise ConfigError(
                 f"'{self.outside.name}' reads {width} channels, but the width is {config.width}: "
-                "let what makes it take 'width', which is given to it"
+                "let what makes it take `width`, which is given to it"
             )
         self.out_width = self.outside.channels
 
@@ -166,7 +166,7 @@ class OutsideStack(nn.Module):
     def checkpointing(self, on: bool) -> None:
         if on:
             raise ConfigError(
-                f"'checkpoint_activations' is set, but '{self.outside.name}' has no layers known "
+                f"`checkpoint_activations` is set, but '{self.outside.name}' has no layers known "
                 "here: let it do that itself"
             )
 

@@ -27,7 +27,7 @@ class OutsideLanguageModel(Model):
         if reads is not None and reads < config.vocabulary:
             raise ConfigError(
                 f"'{self.outside.name}' reads {reads:,} tokens, but the data have "
-                f"{config.vocabulary:,}: let what makes it take 'vocabulary', which is given to it"
+                f"{config.vocabulary:,}: let what makes it take `vocabulary`, which is given to it"
             )
         refuse(config, frozenset(INNER) - {"label_smoothing", "smoothing_over", "loss_chunk"})
         hidden = channels < config.vocabulary

@@ -223,8 +223,8 @@ def _check(config: ModelConfig) -> None:
     for name, idle in (("label_smoothing", 0.0), ("loss_chunk", None)):
         if getattr(config, name) != idle:
             raise GeneError(
-                f"{name}={getattr(config, name)} is for 256 logits a value, but "
-                "pixels.output='mixture' gives the parameters of a mixture: leave it out"
+                f"`{name}={getattr(config, name)}` is for 256 logits a value, but "
+                "`pixels.output='mixture'` gives the parameters of a mixture: leave it out"
             )
 
 

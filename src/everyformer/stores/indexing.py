@@ -111,9 +111,9 @@ def index_texts(
     """
     longest = model.longest
     if longest is not None and how.context > longest:
-        raise ConfigError(f"context={how.context}, but the model reads at most {longest} tokens")
+        raise ConfigError(f"`context={how.context}`, but the model reads at most {longest} tokens")
     if not 1 <= how.stride <= how.context:
-        raise ConfigError(f"stride={how.stride} must be from 1 to context={how.context}")
+        raise ConfigError(f"`stride={how.stride}` must be from 1 to `context={how.context}`")
     origin = origin_of(model, tokenizer, how.tap, how.context, how.stride, run)
     assert isinstance(model, LanguageModel)
     with open_source(data) as source:

@@ -110,13 +110,13 @@ def _held_out(options: KnnRunOptions, how: Indexing, count: int) -> int:
     apart, least = min(options.tune, count // 2), how.context + 1
     if options.tune < least:
         raise ConfigError(
-            f"--retrieval.tune {options.tune:,} keeps less than a window and its next token: give "
+            f"`retrieval.tune={options.tune:,}` keeps less than a window and its next token: give "
             f"at least {least:,}"
         )
     if apart < least:
         raise ConfigError(
             f"the training text has {count:,} tokens, but to store some and choose by others "
-            f"takes {2 * least:,}: give more text, or a smaller --data.length"
+            f"takes {2 * least:,}: give more text, or a smaller `data.length`"
         )
     return apart
 

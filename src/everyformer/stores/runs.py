@@ -94,7 +94,7 @@ def train_run(
     if text is None:
         raise ConfigError(
             f"retrieval '{model.config.genes[RETRIEVAL.name].name}' stores a text that goes on; "
-            f"{dataset.name} has none: give text, or --retrieval none"
+            f"{dataset.name} has none: give text, or `retrieval=none`"
         )
     if read_launch().size > 1:
         raise ConfigError(

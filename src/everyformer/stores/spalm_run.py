@@ -118,7 +118,7 @@ def _how(options: SpalmOptions, dataset: TextDataset, frozen: LanguageModel) -> 
     longest = frozen.longest
     if longest is not None and how.context > longest:
         raise ConfigError(
-            f"--retrieval.context {how.context}, but the frozen model reads at most {longest} "
+            f"`retrieval.context={how.context}`, but the frozen model reads at most {longest} "
             f"tokens: give up to that"
         )
     return how
@@ -136,7 +136,7 @@ def _frozen(job: StoreJob, folder: Path) -> TrainResult | None:
         frozen, known = load_model(options.model), job.dataset.vocabulary
         if not isinstance(frozen, LanguageModel) or frozen.config.vocabulary != known:
             raise ConfigError(
-                f"--retrieval.model {options.model} is to compare contexts of this text, but it is "
+                f"`retrieval.model={options.model}` is to compare contexts of this text, but it is "
                 f"no language model of its {known:,} tokens: give a run of task lm with the same "
                 "tokenizer"
             )

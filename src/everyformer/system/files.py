@@ -204,7 +204,7 @@ def require_no_file(folder: Path) -> None:
     """
     there = next((path for path in (folder, *folder.absolute().parents) if path.exists()), folder)
     if there.exists() and not there.is_dir():
-        raise ConfigError(f"cannot write into {folder}: {there} is a file; choose another --out")
+        raise ConfigError(f"cannot write into {folder}: {there} is a file; choose another `out`")
 
 
 def require_regular(path: Path) -> None:

@@ -256,6 +256,6 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
 def _fill_average(average: WeightAverage, path: Path) -> None:
     if not holds(path, "ema"):
         raise CheckpointError(
-            f"{path} keeps no average: the run was begun without 'ema', so it cannot go on with it"
+            f"{path} keeps no average: the run was begun without `ema`, so it cannot go on with it"
         )
     fill(path, "ema", average.values)

@@ -108,29 +108,29 @@ class TrainingConfig(Options):
         budgets = [name for name in self.one_of if getattr(self, name) is not None]
         if len(budgets) > 1:
             raise ConfigError(
-                f"'{budgets[0]}' and '{budgets[1]}' are both given, but a run ends by one budget: "
+                f"`{budgets[0]}` and `{budgets[1]}` are both given, but a run ends by one budget: "
                 "leave one of them out"
             )
         if not budgets:
             object.__setattr__(self, "steps", STEPS)
         if self.warmup_steps is not None and self.schedule != "noam":
             raise ConfigError(
-                f"'warmup_steps' counts the steps of schedule noam, but 'schedule' is "
-                f"{self.schedule}: give 'warmup', a fraction of the budget"
+                f"`warmup_steps` counts the steps of schedule noam, but `schedule` is "
+                f"{self.schedule}: give `warmup`, a fraction of the budget"
             )
         if self.schedule == "noam" and self.warmup_steps is None and self.budget[0] != "steps":
             raise ConfigError(
                 f"schedule noam counts steps, but the budget is in {self.budget[0]}: give "
-                "'warmup_steps'"
+                "`warmup_steps`"
             )
         if self.compile and self.parallel != "ddp":
             raise ConfigError(
-                f"'compile' goes with 'parallel' ddp alone, not {self.parallel}, in which layers "
+                f"`compile` goes with `parallel` ddp alone, not {self.parallel}, in which layers "
                 "speak to other processes as they run: leave one of them out"
             )
         if self.accumulate > self.batch:
             raise ConfigError(
-                f"'accumulate' ({self.accumulate}) is more than 'batch' ({self.batch}), but a "
+                f"`accumulate` ({self.accumulate}) is more than `batch` ({self.batch}), but a "
                 "batch cannot be cut into more slices than it has sequences"
             )
 
@@ -142,7 +142,7 @@ class TrainingConfig(Options):
         """
         if self.class_weights is not None and not task.classifies:
             raise ConfigError(
-                f"'class_weights' is {self.class_weights}, but the task {task.name} predicts no "
+                f"`class_weights` is {self.class_weights}, but the task {task.name} predicts no "
                 "classes: leave it out, or classify"
             )
 

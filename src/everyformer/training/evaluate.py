@@ -125,14 +125,14 @@ def why_not_finite(model: nn.Module, loss: float) -> str:
     """The cause of a ``loss`` that is no finite number, as far as it is known, and what to do."""
     weights = [weight.detach() for weight in model.parameters()]
     if not all(bool(weight.isfinite().all()) for weight in weights):
-        return "its weights are not finite: its training diverged; train it again with a lower 'lr'"
+        return "its weights are not finite: its training diverged; train it again with a lower `lr`"
     own = getattr(model, "why_infinite", None) if loss == math.inf else None
     if own is not None:
         return str(own)
     largest = max(float(weight.abs().max()) for weight in weights)
     return (
         f"its weights are finite, the largest is {largest:.3g}, but what it computes with them is "
-        "not: if that is large, its training diverged; train it again with a lower 'lr'"
+        "not: if that is large, its training diverged; train it again with a lower `lr`"
     )
 
 
@@ -194,22 +194,22 @@ def evaluate_long(
     if text is None:
         raise UnsupportedError(
             f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
-            f"task {dataset.task}: leave 'mode' and 'each' out"
+            f"task {dataset.task}: leave `mode` and `each` out"
         )
     if mode != "sliding":
         if stride is not None:
-            raise ConfigError("windows side by side have no 'stride': leave it out, or slide")
+            raise ConfigError("windows side by side have no `stride`: leave it out, or slide")
         stride = text.length
     if stride is None:
         stride = max(1, text.length // 2)
     if not 1 <= stride <= text.length:
         raise ConfigError(
-            f"'stride' must be 1 to {text.length} tokens, the length of a window, not {stride}: "
+            f"`stride` must be 1 to {text.length} tokens, the length of a window, not {stride}: "
             "beyond it targets would be left out"
         )
     if streams < 1 or (streams > 1 and mode != "recurrent"):
         raise ConfigError(
-            f"'streams' counts stretches that are read in order (mode recurrent), 1 or more; it is "
+            f"`streams` counts stretches that are read in order (mode recurrent), 1 or more; it is "
             f"{streams}, and the mode {mode}"
         )
     if mode == "recurrent":

@@ -30,15 +30,15 @@ def check_footprint(
     """
     if config.batch < config.accumulate * world.size:
         raise ConfigError(
-            f"'batch' ({config.batch}) has fewer sequences than {world.size} processes times "
-            f"'accumulate' ({config.accumulate}) need: raise one or lower the other"
+            f"`batch` ({config.batch}) has fewer sequences than {world.size} processes times "
+            f"`accumulate` ({config.accumulate}) need: raise one or lower the other"
         )
     if world.device.type != "cpu":
         return
     trained = [weight for weight in model.parameters() if weight.requires_grad]
     weights = sum(weight.numel() * weight.element_size() for weight in trained) // world.holders
     check_memory(
-        MOMENTS * weights, "training this model", "choose a smaller --width, --layers or tables"
+        MOMENTS * weights, "training this model", "choose a smaller `width`, `layers` or tables"
     )
     if dataset.does.translates:
         # its batches are as large as --data.tokens says, and no text is longer than what was read
@@ -48,7 +48,7 @@ def check_footprint(
     check_memory(
         MOMENTS * weights + own * dataset.length * 16 + vectors(model, rows, dataset),
         f"a batch of {own:,} sequences of {dataset.length:,} tokens",
-        "choose a smaller --batch or --length, or a larger --training.accumulate",
+        "choose a smaller `batch` or `length`, or a larger `training.accumulate`",
     )
 
 
@@ -65,5 +65,5 @@ def check_reading(model: nn.Module, dataset: TextDataset, rows: int, device: tor
         check_memory(
             rows * dataset.length * 16 + vectors(model, rows, dataset),
             f"reading {rows:,} windows of {dataset.length:,} tokens at once",
-            "choose a smaller --batch or --streams",
+            "choose a smaller `batch` or `streams`",
         )

@@ -311,8 +311,8 @@ class _Job:
         check_known(self.model, self.optimiser)
         if counted == 0 and self.config.budget[0] == "flops":
             raise UnsupportedError(
-                "torch counts no operations in this model, so 'budget_flops' would never be "
-                "spent: give 'budget_seconds' or 'budget_tokens' instead"
+                "torch counts no operations in this model, so `budget_flops` would never be "
+                "spent: give `budget_seconds` or `budget_tokens` instead"
             )
         self.operations.note(batch, counted)
         return losses

@@ -54,7 +54,7 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     short = {
         alias[2:].replace("-", "_"): (HOMES[cls], name)
         for (cls, name), alias in ALIASES.items()
-        if _table_of(fields.get(HOMES[cls])) is cls
+        if cls in (home := fields.get(HOMES[cls]), part_marked(home))
     }
     named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
@@ -70,13 +70,7 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
         table = named.setdefault(home, {})
         if not isinstance(table, dict) or inner in table:
             raise ConfigError(
-                f"'{home}.{inner}' is given twice, by its short name too: leave one of them out"
+                f"`{home}.{inner}` is given twice, by its short name too: leave one of them out"
             )
         table[inner] = value
     return named
-
-
-def _table_of(kind: Any) -> Any:
-    """The class of options of which a field of this type holds all or some."""
-    part = part_marked(kind)
-    return kind if part is None else part.kind

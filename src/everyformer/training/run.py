@@ -83,7 +83,7 @@ class RunDirectory:
         if not self.writes:
             return
         if resume and not self.path.is_dir():
-            raise CheckpointError(f"there is no run at {self.path} to resume: leave out --resume")
+            raise CheckpointError(f"there is no run at {self.path} to resume: leave out `resume`")
         check_writable(self.path)
         lock = FileLock(self.path / LOCK)
         try:
@@ -91,7 +91,7 @@ class RunDirectory:
         except Timeout as error:
             raise ConfigError(
                 f"{self.path} is in use: another process trains into it. Wait for it to end, or "
-                "choose another --out"
+                "choose another `out`"
             ) from error
         self._lock = lock
         self._folder = _identity(self.path)
@@ -100,8 +100,8 @@ class RunDirectory:
         if files and not resume and not overwrite:
             self.close()
             raise ConfigError(
-                f"{self.path} is not empty: give --resume to go on with the run in it, "
-                "--overwrite to replace it, or choose another --out"
+                f"{self.path} is not empty: give `resume` to go on with the run in it, "
+                "`overwrite` to replace it, or choose another `out`"
             )
         if files and "config.json" not in files:
             self.close()
@@ -177,7 +177,7 @@ def check_writable(path: Path) -> None:
             pass
     except OSError as error:
         raise ConfigError(
-            f"cannot write into {path}: {error.strerror or error}; choose another --out"
+            f"cannot write into {path}: {error.strerror or error}; choose another `out`"
         ) from error
 
 
@@ -334,7 +334,7 @@ class Records:
         )
         raise DivergedError(
             f"the {'loss' if broken == 'task' else broken} became {values[broken]} {where}, so "
-            f"training stopped; {last}. Try a lower 'lr', a longer 'warmup' or a smaller 'clip'"
+            f"training stopped; {last}. Try a lower `lr`, a longer `warmup` or a smaller `clip`"
         )
 
     def newest(self) -> Path | None:
@@ -354,7 +354,7 @@ class Records:
         if changed:
             raise CheckpointError(
                 f"the run in {self.path} was begun with another model or other data: "
-                f"{'; '.join(changed[:5])}. Resume with the same, or choose another --out"
+                f"{'; '.join(changed[:5])}. Resume with the same, or choose another `out`"
             )
         self.changed = differences(saved["training"], now["training"])
 

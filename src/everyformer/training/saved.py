@@ -176,7 +176,7 @@ def _load_mean(folder: Path, model: nn.Module, count: int, keep: int) -> None:
         older = " and an older best" if len(there) > keep else ""
         raise CheckpointError(
             f"{folder} holds the newest {len(paths)} checkpoints{older}, of which {count} are "
-            f"wanted: ask for at most {len(paths)}, or train with 'keep' and 'checkpoint_every' to "
+            f"wanted: ask for at most {len(paths)}, or train with `keep` and `checkpoint_every` to "
             "have more"
         )
     total: dict[str, Tensor] = {}

@@ -88,19 +88,19 @@ def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> 
         return
     if dataset.running_text is None or not dataset.does.continues:
         raise ConfigError(
-            f"'stages' are of language models on running text, not of {dataset.task} on "
+            f"`stages` are of language models on running text, not of {dataset.task} on "
             f"{dataset.name}: leave them out"
         )
     if memories_of(model):
         raise ConfigError(
-            "'stages' cut rows into pieces, but this model carries a memory from piece to piece: "
-            "leave 'stages' or the memory out"
+            "`stages` cut rows into pieces, but this model carries a memory from piece to piece: "
+            "leave `stages` or the memory out"
         )
     shortest = 2 ** (len(parts) - 1)
     if dataset.length % shortest:
         raise ConfigError(
-            f"{len(parts)} 'stages' begin with texts of a {shortest}th, but length="
-            f"{dataset.length} is no multiple of {shortest}: give one that is"
+            f"{len(parts)} `stages` begin with texts of a {shortest}th, but "
+            f"`length={dataset.length}` is no multiple of {shortest}: give one that is"
         )
 
 

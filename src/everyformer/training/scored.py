@@ -49,7 +49,7 @@ def scores(dataset: TextDataset, losses: np.ndarray, each: Each) -> list[dict[st
     if each == "line" and not breaks.any():
         raise UnsupportedError(
             f"no token of the tokenizer {tokenizer.name} ends a line, so that there are no lines "
-            "to score: give 'each' document"
+            "to score: give `each` document"
         )
     ended = np.isin(tokens, [] if tokenizer.separator is None else [tokenizer.separator])
     broken = breaks[tokens] * ~ended

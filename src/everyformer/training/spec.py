@@ -10,18 +10,27 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from everyformer.core.config import Choice, Options, field_types, from_dict, part_of, to_dict
-from everyformer.core.errors import ConfigError
-from everyformer.core.given import Given
+from everyformer.core.config import (
+    Choice,
+    Given,
+    Options,
+    field_types,
+    from_dict,
+    over,
+    part_of,
+    to_dict,
+)
+from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.twins import seed_of
+from everyformer.core.wording import listed
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
 from everyformer.genes.config import Architecture, ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
-from everyformer.genes.gene import NONE, settled
+from everyformer.genes.gene import NONE
 from everyformer.genes.mixers import MIXER
 from everyformer.models.draft import (
     Draft,
@@ -31,6 +40,7 @@ from everyformer.models.draft import (
     require_feedforward,
     scales_embedding,
 )
+from everyformer.system.files import expanded, visible_files
 from everyformer.system.plain import from_json, to_json
 from everyformer.training.config import TrainingConfig
 
@@ -67,52 +77,51 @@ class RunSpec(Options):
     from_run: str | None = None
     """fine-tuning: begin with the weights of this run, or of a model that was saved in this folder;
     its sizes, options and tokenizer hold"""
+    out: str | None = None
+    """directory of the run (default: runs/MEMBER)"""
+    resume: bool = False
+    """go on with the run in the directory --out; it knows its member and options. auto
+    begins one where there is none, for programs that start this again"""
+    overwrite: bool = False
+    """replace an earlier run in that directory"""
+    json: bool = False
+    """machine output"""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        object.__setattr__(self, "genes", settled(self.genes, GENES))
+        if self.resume and self.overwrite:
+            raise ConfigError("resume and overwrite contradict each other: give one of them")
+        object.__setattr__(
+            self, "genes", {n: GENES[n].typed(choice) for n, choice in self.genes.items()}
+        )
 
-
-R = TypeVar("R", bound=RunSpec)
+    def record(self) -> dict[str, Any]:
+        """What makes the run, as plain values: without where it is and how it is reported."""
+        here = ("out", "resume", "overwrite", "json")
+        return {name: value for name, value in to_dict(self).items() if name not in here}
 
 
 def resolve(
-    kind: type[R], said: Sequence[Given], task: str | None = None, base: RunSpec | None = None
-) -> R:
-    """Run that was said, every option of it decided.
+    given: Sequence[Given], task: str | None = None, base: RunSpec | None = None
+) -> RunSpec:
+    """Run that was given, every option of it decided.
 
     Args:
-        kind: `RunSpec`, or one with more options.
-        said: what was given, later places over earlier ones.
-        task: what the data are for, where that is known (default: what was said).
-        base: what holds where nothing was said (default: the row of the member for the task).
+        given: later places over earlier ones.
+        task: what the data are for, where that is known (default: what was given); one that the
+            member lacks is refused once data are known.
+        base: what holds where nothing was given (default: the row of the member for the task).
 
     Raises:
         ConfigError: unknown options, wrong values; see `from_dict`.
     """
-    base = _row(said, task) if base is None else base
-    run = kind(**{f.name: getattr(base, f.name) for f in dataclasses.fields(RunSpec)})
-    for one in said:
-        run = one.over(run)
-    return run
-
-
-def _row(said: Sequence[Given], task: str | None) -> RunSpec:
-    """The row of the member that was said; a task that it lacks is refused once data are known."""
-    member = str(_last(said, "member"))
-    task = task or _last(said, "task")
-    return preset(member, task if task in info(member).tasks else None)
-
-
-def _last(said: Sequence[Given], *path: str) -> Any:
-    """The value of an option that was given last; None: it was not."""
-    for one in reversed(said):
-        value: Any = one.values
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is not None:
-            return value
-    return None
+    if base is None:
+        named: dict[str, Any] = {}
+        for values, _ in given:
+            named |= {name: value for name, value in values.items() if value is not None}
+        member, task = str(named.get("member")), task or named.get("task")
+        base = preset(member, task if task in info(member).tasks else None)
+    return over(base, given)
 
 
 def preset(member: str, task: str | None = None, **options: Any) -> RunSpec:
@@ -155,6 +164,74 @@ def described(config: ModelConfig) -> RunSpec:
     )
 
 
+def resumed(folder: str, member: str | None) -> RunSpec | None:
+    """The run in ``folder``, to go on with; None where it was killed before anything was written,
+    of which the empty folder is left.
+
+    Raises:
+        CheckpointError, ConfigError: there is none, or it is another member's.
+    """
+    path = expanded(folder) / "config.json"
+    if not path.exists():
+        empty = path.parent.is_dir() and not visible_files(path.parent)
+        if member is None or not empty:
+            raise CheckpointError(f"there is no run in {folder} to resume")
+        return None
+    from everyformer.training.saved import read_config, trained_on
+
+    saved = read_config(path.parent)
+    values, data = saved.get("run"), trained_on(saved)
+    if not isinstance(values, dict):
+        raise CheckpointError(
+            f"{folder} was not made by `everyformer train`: name the member again"
+        )
+    if member is not None and member != values["member"]:
+        raise ConfigError(
+            f"the run in {folder} trains {values['member']}, not {member}: choose another `out`"
+        )
+    assert data is not None
+    return dataclasses.replace(from_dict(RunSpec, values), data=data)
+
+
+def inherited(folder: str, member: str | None = None) -> RunSpec:
+    """The member, sizes and options of the run or saved model in ``folder``, to start from it.
+
+    Another ``member`` is one that differs in genes alone that mean nothing to weights, such as a
+    memory: it brings those.
+
+    Raises:
+        ConfigError: it differs in others.
+    """
+    from everyformer.training.warmstart import read_start
+
+    config = read_start(folder).config
+    if member is not None and member != config.member:
+        config = _as_member(config, member, folder)
+    return described(config)
+
+
+def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
+    """A learned model as one of another member."""
+    before, after = config.genes, info(member).genes
+    differing = [
+        f"{name} ({before[name].name or NONE[0]} there, {after[name].name or NONE[0]} here)"
+        for name, gene in GENES.items()
+        if gene.holds_weights and before[name].name != after[name].name
+    ]
+    if differing:
+        raise ConfigError(
+            f"{folder} holds a model '{config.member}', whose weights do not fit '{member}', which "
+            f"differs in {listed(differing)}: go on with `train {config.member} --from {folder}` "
+            "and the same other options, or leave out --from"
+        )
+    brought = {
+        name: Choice(after[name].name, gene.learned_without(after[name]) | after[name].options)
+        for name, gene in GENES.items()
+        if not gene.holds_weights and before[name].name != after[name].name
+    }
+    return dataclasses.replace(config.with_genes(**brought), member=member)
+
+
 def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = None) -> ModelConfig:
     """The complete model: what was chosen, sized for what the data brings.
 
@@ -182,14 +259,15 @@ def model_config(spec: RunSpec, dataset: Dataset, origin: ModelConfig | None = N
     for name in field_types(known) if mixer.name == usual.name else ():
         if name in schedule and mixer.get(name) != usual.get(name):
             raise ConfigError(
-                f"--mixer.{name.replace('_', '-')} and --by-layer {name}=... both say what it is: "
-                "give one of them"
+                f"`mixer.{name}` and `by_layer` {name}=... both say what it is: give one of them"
             )
     config = ModelConfig(
         **{**vars(spec.model), **facts},
         member=spec.member,
         task=dataset.task,
-        genes={name: Choice(choice.name, choice.plain()) for name, choice in genes.items()},
+        genes={
+            name: Choice(choice.name, to_dict(choice.options)) for name, choice in genes.items()
+        },
         schedule={name: tuple(values) for name, values in schedule.items()},
     )
     return with_sentences(completed(config), dataset)
@@ -225,7 +303,7 @@ def _as_words(schedule: Mapping[str, Sequence[Any]]) -> tuple[str, ...]:
 def _values_by_layer(item: str) -> tuple[str, list[Any]]:
     name, equals, values = item.partition("=")
     if not equals:
-        raise ConfigError(f"--by-layer takes option=value,value,..., not '{item}'")
+        raise ConfigError(f"`by_layer` takes option=value,value,..., not '{item}'")
     return name.replace("-", "_"), [value_of(text) for text in values.split(",")]
 
 

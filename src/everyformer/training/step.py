@@ -108,7 +108,7 @@ def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) ->
         weights = dataset.balanced_weights
         if weigh is None or weights is None:
             raise ConfigError(
-                f"'class_weights' is {config.class_weights}, but a {type(model).__name__} on "
+                f"`class_weights` is {config.class_weights}, but a {type(model).__name__} on "
                 f"{dataset.name} takes no weights of classes: leave it out"
             )
         weigh(weights.tolist())
@@ -124,7 +124,7 @@ def checkpoint_activations(model: nn.Module) -> None:
     """
     enable: Any = getattr(model, "enable_checkpointing", None)
     if enable is None:
-        raise ConfigError("'checkpoint_activations' is set, but this model has no blocks")
+        raise ConfigError("`checkpoint_activations` is set, but this model has no blocks")
     enable()
 
 
@@ -262,7 +262,7 @@ class Weights:
         if self.rows < world.size * slices:
             raise ConfigError(
                 f"this batch has {self.rows} sequences, fewer than {world.size} processes times "
-                f"'accumulate' ({slices}) need: give more --data.tokens, or a lower 'accumulate'"
+                f"`accumulate` ({slices}) need: give more `data.tokens`, or a lower `accumulate`"
             )
 
     def of(self, piece: Batch, of_rows: float) -> Share:

@@ -132,7 +132,7 @@ def check_finite(model: nn.Module, source: Path | str) -> None:
         raise DivergedError(
             f"the weights in {source} are not finite numbers ({broken[0]}"
             f"{f' and {len(broken) - 1} more' if broken[1:] else ''}): its training diverged; take "
-            "an earlier checkpoint, or train it again with a lower 'lr'"
+            "an earlier checkpoint, or train it again with a lower `lr`"
         )
 
 

@@ -176,7 +176,7 @@ def _check(start: Start, new: ModelConfig, tokenizer: Tokenizer | None) -> None:
         kinds = ["text" if config.image is None else "pictures" for config in (old, new)]
         raise CheckpointError(
             f"the model in {path} reads {kinds[0]}, not {kinds[1]} as this one: start from "
-            f"a model of {kinds[1]}, or leave out --from"
+            f"a model of {kinds[1]}, or leave out `from_run`"
         )
     shared = _shared(old), _shared(new)
     for gene in GENES.keys() & shared[0].keys():
@@ -196,7 +196,7 @@ def _check(start: Start, new: ModelConfig, tokenizer: Tokenizer | None) -> None:
         raise CheckpointError(
             f"the weights in {path} do not fit this model (theirs -> its own: "
             f"{'; '.join(faults[:5])}): give the member, sizes and tokenizer that they have, or "
-            "leave out --from"
+            "leave out `from_run`"
         )
 
 

@@ -28,5 +28,5 @@ def test_one_block_three_times_is_three_layers_of_equal_weights(wiring: str) -> 
 def test_a_depth_is_needed_and_its_options_are_held_to_their_bounds() -> None:
     with pytest.raises(ef.EveryformerError, match="needs a depth"):
         ef.create_model("attention", depth=None)
-    with pytest.raises(ef.EveryformerError, match="times' must be at least 1"):
+    with pytest.raises(ef.EveryformerError, match="times` must be at least 1"):
         ef.create_model("attention", depth="repeat", times=0)

@@ -380,9 +380,9 @@ def test_an_evaluation_says_how_many_steps_a_token_takes() -> None:
 
 
 REFUSED: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: UniversalOptions(steps=0), ConfigError, "'steps' must be at least 1"),
-    (lambda: UniversalOptions(epsilon=0.0), ConfigError, "'epsilon' must be above 0 and below 1"),
-    (lambda: UniversalOptions(tau=-1.0), ConfigError, "'tau' must be at least 0"),
+    (lambda: UniversalOptions(steps=0), ConfigError, "`steps` must be at least 1"),
+    (lambda: UniversalOptions(epsilon=0.0), ConfigError, "`epsilon` must be above 0 and below 1"),
+    (lambda: UniversalOptions(tau=-1.0), ConfigError, "`tau` must be at least 0"),
     (lambda: ef.create_model("universal", wiring="reversible"), GeneError, "wiring 'reversible'"),
     (lambda: ef.create_model("universal", position="learned", order="sinusoid"), GeneError,
      "position 'learned' adds them too"),

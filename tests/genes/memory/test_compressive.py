@@ -190,7 +190,7 @@ def test_the_state_stops_growing():
 
 
 def test_contradictions_are_refused():
-    with pytest.raises(ConfigError, match="rate' must be at least 1"):
+    with pytest.raises(ConfigError, match="rate` must be at least 1"):
         model(rate=0)
     with pytest.raises(GeneError, match="nothing to learn"):
         model(function="mean", gradient="one-segment")

@@ -145,7 +145,7 @@ def test_contradictions_are_refused():
         model("learned-per-layer", slots=4)
     with pytest.raises(GeneError, match="mixer 'aft-simple'"):
         ef.create_model("aft-simple", position=None, memory="segment")
-    with pytest.raises(ConfigError, match="slots' must be at least 0"):
+    with pytest.raises(ConfigError, match="slots` must be at least 0"):
         model(slots=-1)
     made = model(slots=4)
     with pytest.raises(ShapeError, match="the state has 2 rows and x has 1"):

@@ -327,8 +327,8 @@ def test_its_spans_are_drawn(dynamic: bool) -> None:
 SIZES = {"width": 12, "heads": 3, "max_length": 32}
 REFUSED: list[tuple[Callable[[], Any], type[EveryformerError], str]] = [
     (lambda: ef.create_mixer("adaptive-span", **SIZES, causal=True, window=16, ramp=17), GeneError,
-     "ramp=17 is wider than window=16"),
-    (lambda: ef.create_model("attention", ramp=4), ConfigError, "unknown option 'ramp'"),
+     "`ramp=17` is wider than `window=16`"),
+    (lambda: ef.create_model("attention", ramp=4), ConfigError, "unknown option `ramp`"),
     (lambda: ef.create_model("adaptive-span", position="alibi"), GeneError,
      "but mixer 'adaptive-span' has a table of distances of its own: use position 'sinusoidal'"),
     (lambda: ef.create_model("adaptive-span", layers=2, window=ef.by_layer(8, 16), ramp=4),

@@ -227,8 +227,8 @@ def test_the_weights_shown_are_those_applied(name, options, causal):
     [
         ("aft-full", {"max_length": None}, {}, ConfigError, "needs max_length"),
         ("aft-local", {"max_length": None}, {}, ConfigError, "needs max_length"),
-        ("aft-conv", {"causal": True}, {"dims": 2}, GeneError, "dims=2 cannot be causal=True"),
-        ("aft-conv", {"heads": 3}, {}, GeneError, "not divisible by heads=3"),
+        ("aft-conv", {"causal": True}, {"dims": 2}, GeneError, "`dims=2` cannot be `causal=True`"),
+        ("aft-conv", {"heads": 3}, {}, GeneError, "not divisible by `heads=3`"),
     ],
 )
 def test_wrong_options_say_what_to_do(name, given, options, error, message):

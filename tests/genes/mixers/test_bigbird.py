@@ -302,7 +302,7 @@ WRONG = [
     ({"seed": 2**31, "random": "release"}, ConfigError, "at most 2,147,483,647"),
     ({"block_size": 4, "global_blocks": (0, 32)}, GeneError, "32 blocks"),
     ({"block_size": 4, "global_blocks": (-33,)}, GeneError, "block -33"),
-    ({"random": "release", "max_length": 130}, GeneError, "multiple of block_size"),
+    ({"random": "release", "max_length": 130}, GeneError, "multiple of `block_size"),
     ({"random": "zeros", "position": "rope"}, GeneError, "rope"),
     ({"causal": True, "form": "etc"}, GeneError, "etc"),
     ({"causal": True, "global_blocks": (0, -1)}, GeneError, "global_blocks"),

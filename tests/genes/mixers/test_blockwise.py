@@ -83,7 +83,7 @@ def test_most_heads_stay_in_their_block():
         ({"groups": (1, 1)}, "heads=3"),
         ({"blocks": 2, "groups": (1, 1, 1)}, "0 to 1 blocks"),
         ({"max_length": None}, "max_length"),
-        ({"block_size": 8}, "hold 16 tokens, but max_length=24: give blocks=3"),
+        ({"block_size": 8}, "hold 16 tokens, but `max_length=24`: give `blocks=3`"),
     ],
 )
 def test_what_cannot_be_is_refused(options, says):

@@ -262,7 +262,7 @@ def test_a_post_norm_layer_is_the_papers():
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [
-        ({"dims": 2}, GeneError, r"give grid=\(rows, columns\)"),
+        ({"dims": 2}, GeneError, r"give `grid=\(rows, columns\)`"),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(options, error, says):

@@ -203,7 +203,7 @@ def test_what_cannot_be_is_refused(name, sizes, options, error, match):
 
 
 def test_dropout_on_weights_that_are_not_there_is_refused_of_models_too():
-    with pytest.raises(ConfigError, match=r"linear forms no matrix.*'dropout' of the model"):
+    with pytest.raises(ConfigError, match=r"linear forms no matrix.*`dropout` of the model"):
         ef.create_model("linear", attention_dropout=0.1)
 
 

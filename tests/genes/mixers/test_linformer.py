@@ -185,8 +185,8 @@ def test_weights_of_long_texts_are_dropped(monkeypatch):
         ({"causal": True}, GeneError, "no causal form"),
         ({"causal_chunk": 4}, GeneError, "causal=True"),
         ({"max_length": None}, GeneError, "needs max_length"),
-        ({"k": LONGEST + 1}, GeneError, "k of at most 20, or a larger max_length"),
-        ({"causal": True, "causal_chunk": 4, "k": 5}, GeneError, "larger causal_chunk"),
+        ({"k": LONGEST + 1}, GeneError, "`k` of at most 20, or a larger `max_length`"),
+        ({"causal": True, "causal_chunk": 4, "k": 5}, GeneError, "larger `causal_chunk`"),
     ],
 )
 def test_what_cannot_be_is_refused_when_it_is_built(sizes, error, says):

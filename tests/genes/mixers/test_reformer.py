@@ -287,7 +287,7 @@ def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch)
 
 REFUSED = [
     ({"buckets": 5}, GeneError, "even numbers"),
-    ({"buckets": None}, GeneError, "give max_length"),
+    ({"buckets": None}, GeneError, "give `max_length"),
 ]
 
 

@@ -27,7 +27,7 @@ CALLS: dict[str, tuple[Callable[[], tuple[torch.Tensor, Mask | None]], str]] = {
     "no rows": (lambda: (torch.randn(0, 8, 16), None), "at least one row"),
     "no tokens": (lambda: (torch.randn(2, 0, 16), None), "one token"),
     "no batch": (lambda: (torch.randn(8, 16), None), "must be \\(batch, length, width\\)"),
-    "another width": (lambda: (torch.randn(2, 8, 6), None), r"x of width=16, not \(2, 8, 6\)"),
+    "another width": (lambda: (torch.randn(2, 8, 6), None), r"x of `width=16`, not \(2, 8, 6\)"),
     "whole numbers": (lambda: (torch.ones(2, 8, 16).long(), None), "embed tokens first"),
     "flags as floats": (
         lambda: (torch.randn(2, 8, 16), Mask(padding_mask=torch.ones(2, 8))),
@@ -160,9 +160,12 @@ def test_models_refuse_batches_of_no_rows(task: str) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"expansion": 0.01}, "'expansion'=0.01 of width=16 leaves no channel: give at least 0.06"),
-        ({"name": "gmlp", "mlp_ratio": 0.02}, "'mlp_ratio'=0.02 of width=16 leaves no channel"),
-        ({"widths": {"value_dim": -1}}, "'attention.widths.value_dim' must be at least 1, not -1"),
+        (
+            {"expansion": 0.01},
+            "`expansion=0.01` of `width=16` leaves no channel: give at least 0.06",
+        ),
+        ({"name": "gmlp", "mlp_ratio": 0.02}, "`mlp_ratio=0.02` of `width=16` leaves no channel"),
+        ({"widths": {"value_dim": -1}}, "`attention.widths.value_dim` must be at least 1, not -1"),
     ],
 )
 def test_sizes_that_leave_nothing_are_refused(options: dict[str, Any], said: str) -> None:

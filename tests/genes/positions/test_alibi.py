@@ -211,7 +211,7 @@ def test_bloom_with_our_slopes_gives_its_own_attention():
 @pytest.mark.parametrize(
     ("causal", "options", "message"),
     [
-        (False, {"slopes": (1.0,)}, "one slope for each of heads=3"),
+        (False, {"slopes": (1.0,)}, "one slope for each of `heads=3`"),
         (False, {"slopes": (1.0, -1.0, 1.0)}, "slopes.* must be at least 0"),
         (False, {"slope": "alibi"}, "did you mean 'slopes'"),
     ],
@@ -230,10 +230,10 @@ def test_combinations_without_meaning_are_refused_with_the_reason():
         ef.create_model(
             "attention", heads=2, mixer=ef.by_head(*["aft-simple"] * 2), position="alibi"
         )
-    with pytest.raises(GeneError, match=r"heads=3, but attention has heads=2"):
+    with pytest.raises(GeneError, match=r"`heads=3`, but attention has `heads=2`"):
         ef.create_mixer("attention", width=8, heads=2, position=Alibi(width=8, heads=3))
     both = T5Relative(width=8, heads=2, causal=False)
-    with pytest.raises(GeneError, match=r"causal=False, but attention has causal=True"):
+    with pytest.raises(GeneError, match=r"`causal=False`, but attention has `causal=True`"):
         ef.create_mixer("attention", width=8, heads=2, causal=True, position=both)
     made = with_alibi(False)
     with pytest.raises(UnsupportedError, match="between tokens of one sequence"):

@@ -81,10 +81,10 @@ def test_a_scale_that_is_asked_for_stands_beside_every_init(position, init):
 
 
 REFUSED = [
-    ({"shape": (3, 3)}, 12, "reach 9 tokens, but max_length=12"),
-    ({"shape": (4, 3), "dims": (5, 5)}, 12, "add up to width=12"),
+    ({"shape": (3, 3)}, 12, "reach 9 tokens, but `max_length=12`"),
+    ({"shape": (4, 3), "dims": (5, 5)}, 12, "add up to `width=12`"),
     ({"shape": (4, 3), "dims": (12,)}, 12, "2 numbers"),
-    ({}, None, "give max_length"),
+    ({}, None, "give `max_length"),
 ]
 
 

@@ -72,5 +72,5 @@ def test_attention_equals_a_double_loop(causal):
 
 def test_heads_start_from_near_to_far_and_a_scale_of_zero_is_refused():
     assert mixer(True).position.alpha.tolist() == pytest.approx([-0.7, 0.0, 0.7])
-    with pytest.raises(ConfigError, match="distance_scale' must be above 0"):
+    with pytest.raises(ConfigError, match="distance_scale` must be above 0"):
         mixer(True, distance_scale=0.0)

@@ -36,7 +36,7 @@ def test_it_suits_mixers_that_take_no_position_inside():
 
 def test_beyond_the_table_is_an_error_also_in_a_stream():
     made, tokens = model(), torch.randint(0, 256, (1, 11))
-    with pytest.raises(ShapeError, match="max_length=10, but position 10"):
+    with pytest.raises(ShapeError, match="`max_length=10`, but position 10"):
         made(tokens)
     state = made(tokens[:, :10], state=made.init_state(1, dtype=torch.float64)).state
     with pytest.raises(ShapeError, match="position 10"):

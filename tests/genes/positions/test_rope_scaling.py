@@ -177,15 +177,15 @@ def test_a_part_of_the_channels_is_scaled_by_its_own_size():
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"kind": "linear"}, "'linear' needs 'factor'"),
-        ({"kind": "yarn", "factor": 2.0}, "'yarn' needs 'original_length'"),
-        ({"kind": "dynamic", "original_length": 9}, "'dynamic' needs 'factor'"),
+        ({"kind": "linear"}, "'linear' needs `factor`"),
+        ({"kind": "yarn", "factor": 2.0}, "'yarn' needs `original_length`"),
+        ({"kind": "dynamic", "original_length": 9}, "'dynamic' needs `factor`"),
         ({"kind": "linear", "factor": 0.5}, "must be at least 1"),
         (
             {"kind": "linear", "factor": 2.0, "beta_fast": 8.0},
-            "reads no 'beta_fast'; it reads factor",
+            "reads no `beta_fast`; it reads factor",
         ),
-        ({"factor": 2.0}, "'none' reads no 'factor'"),
+        ({"factor": 2.0}, "'none' reads no `factor`"),
         ({"kind": "llama3", "low_frequency": 4.0}, "must be less than high_frequency"),
         (
             {"kind": "longrope", "factor": 2.0, "original_length": 9, "short": (1.0,)},

@@ -94,7 +94,7 @@ def test_a_causal_mixer_has_no_rows_for_the_future():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"clip": -1}, "clip' must be at least 0"),
+    ({"clip": -1}, "clip` must be at least 0"),
     ({"keys": False, "values": False}, "adds nothing"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):

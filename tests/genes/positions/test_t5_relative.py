@@ -149,5 +149,7 @@ def test_tables_that_cannot_be_are_refused(causal, options, message):
 
 
 def test_a_table_of_the_other_direction_is_refused():
-    with pytest.raises(GeneError, match=r"built with causal=False, but attention has causal=True"):
+    with pytest.raises(
+        GeneError, match=r"built with `causal=False`, but attention has `causal=True`"
+    ):
         ef.create_mixer("attention", width=12, heads=3, causal=True, position=position(False))

@@ -154,15 +154,15 @@ def test_what_is_kept_between_calls_follows_the_weights():
 
 
 @pytest.mark.parametrize(("options", "said"), [
-    ({"clamp": -1}, "clamp' must be at least 0"),
+    ({"clamp": -1}, "clamp` must be at least 0"),
     ({"reach": 3}, "reach.* is read with distances='learned' alone"),
     ({"distances": "learned", "clamp": 3}, "clamp.* is read with distances='waves' alone"),
-    ({"distances": "learned", "reach": -1}, "reach' must be at least 1"),
+    ({"distances": "learned", "reach": -1}, "reach` must be at least 1"),
 ])  # fmt: skip
 def test_options_without_meaning_are_refused(options, said):
     with pytest.raises(ConfigError, match=said):
         mixer(True, **options)
-    with pytest.raises(GeneError, match="give reach="):
+    with pytest.raises(GeneError, match="give `reach="):
         ef.create_mixer(
             "attention", width=8, position="xl-relative", position_options={"distances": "learned"}
         )

@@ -148,7 +148,7 @@ BAD = [
     (knn(weight=1.5), ConfigError, "must be at least 0 and at most 1, not 1.5"),
     (knn(k=0), ConfigError, "must be at least 1, not 0"),
     (knn(temperature=0.0), ConfigError, "must be above 0, not 0.0"),
-    (knn(distance="best"), ConfigError, "'knn.distance' must be one of 'squared', 'root'"),
+    (knn(distance="best"), ConfigError, "`knn.distance` must be one of 'squared', 'root'"),
 ]  # fmt: skip
 
 

@@ -112,7 +112,7 @@ def test_a_constant_state_is_constant_and_a_cache_is_not() -> None:
     [
         (Point("vit", 16, work="decode"), {}, {}, "refused", "no exact streaming form"),
         (Point("attention", 16), {"width": 17}, {}, "refused", "heads that fit: 1, 17"),
-        (Point("gmlp", 16), {}, {"windw": 3}, "refused", "unknown option 'windw'"),
+        (Point("gmlp", 16), {}, {"windw": 3}, "refused", "unknown option `windw`"),
         (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "at once were asked for"),
         (Point("attention", 16), {"device": "nowhere"}, {}, "failed", "nowhere"),
     ],

@@ -73,10 +73,10 @@ def words_of(hint: Any, value: Any) -> list[str]:
 
 def cases() -> Iterator[tuple[str, Any, list[str]]]:
     """Every flag of a comparison, with a value for Python and files, and its words."""
-    for flag, option in FlagGroup(CompareOptions()).flags().items():
+    for flag, hint in FlagGroup(CompareOptions()).flags().items():
         if flag not in APART:
-            value = value_of(flag, option.hint)
-            yield flag, value, words_of(option.hint, value)
+            value = value_of(flag, hint)
+            yield flag, value, words_of(hint, value)
 
 
 def cases_of_genes() -> Iterator[Any]:
@@ -84,12 +84,12 @@ def cases_of_genes() -> Iterator[Any]:
     for gene, record in GENES.items():
         for name in record.alternatives.names():
             options = record.typed(Choice(name)).options
-            for flag, option in FlagGroup(Choice(name, options), f"{gene}.").flags().items():
+            for flag, hint in FlagGroup(Choice(name, options), f"{gene}.").flags().items():
                 # one has 'none' as a word of its own beside no value, which no flag can say
-                usable = get_origin(option.hint) is not dict and flag != "--depth.order"
+                usable = get_origin(hint) is not dict and flag != "--depth.order"
                 if flag != f"--{gene}" and usable:
-                    value = value_of(flag, option.hint)
-                    words = words_of(option.hint, value)
+                    value = value_of(flag, hint)
+                    words = words_of(hint, value)
                     yield pytest.param(gene, name, flag, value, words, id=f"{flag}-{name}")
 
 

@@ -89,7 +89,7 @@ def test_one_that_cannot_be_made_fails_alone_and_no_layer_of_a_whole_one_is_time
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--options", "theirs.py:Net.speed=3"), "unknown option 'speed' for member 'theirs.py:N"),
+        (("--options", "theirs.py:Net.speed=3"), "unknown option `speed` for member 'theirs.py:N"),
         (("--mixer", "linear"), "to which sizes are given and no mixer ('linear')"),
     ],
 )

@@ -411,7 +411,7 @@ def test_a_model_that_no_checkpoint_can_say_is_refused(
             "bert", "classify-text", {"window": None, "classes": 2},
             (
                 "this bert cannot be written as big_bird or longformer: ",
-                "big_bird cannot say head_bias=True (only False)",
+                "big_bird cannot say `head_bias=True` (only False)",
                 "; longformer cannot say ", "; train one with what stands in brackets",
             ),
         ),
@@ -420,7 +420,7 @@ def test_a_model_that_no_checkpoint_can_say_is_refused(
             "sparse-transformer", "mlm", {},
             (
                 "cannot be written as longformer, big_bird, roberta or bert: ",
-                "longformer cannot say block.final", "head_transform=False (only True)",
+                "longformer cannot say `block.final", "`head_transform=False` (only True)",
             ),
         ),
     ],

@@ -275,7 +275,9 @@ def test_too_few_prompts_are_refused_with_the_number_needed(kind: str) -> None:
     least = {"hoeffding": "461"}.get(kind, "45")
     require_enough(int(least), guarantee)
     for n in (0, int(least) - 1):
-        message = f"{n} prompts, but delta=0.05 at epsilon=0.1 needs at least {least} by '{kind}'"
+        message = (
+            f"{n} prompts, but `delta=0.05` at `epsilon=0.1` needs at least {least} by '{kind}'"
+        )
         with pytest.raises(DataError, match=message):
             require_enough(n, guarantee)
         with pytest.raises(DataError, match=message):
@@ -286,14 +288,14 @@ def test_too_few_prompts_are_refused_with_the_number_needed(kind: str) -> None:
 @pytest.mark.parametrize(
     ("thresholds", "message"),
     [
-        ([], "'thresholds' is empty"),
+        ([], "`thresholds` is empty"),
         ([0.5, 0.9], "must fall, the safest first, but 0.5 is followed by 0.9"),
         ([0.9, 0.5, 0.5], "0.5 is followed by 0.5"),
-        ([1.1, 0.5], r"thresholds\[0\]' must be at least 0 and at most 1, not 1.1"),
-        ([0.5, -0.1], r"thresholds\[1\]' must be at least 0 and at most 1"),
+        ([1.1, 0.5], r"`thresholds\[0\]` must be at least 0 and at most 1, not 1.1"),
+        ([0.5, -0.1], r"`thresholds\[1\]` must be at least 0 and at most 1"),
         ([math.nan], "at most 1, not nan"),
         (["high"], "must be float, not 'high'"),
-        (0.5, r"'thresholds' must be tuple\[float, ...\], not 0.5"),
+        (0.5, r"`thresholds` must be tuple\[float, ...\], not 0.5"),
     ],
 )
 def test_thresholds_are_refused_before_anything_is_generated(
@@ -307,7 +309,7 @@ def test_thresholds_are_refused_before_anything_is_generated(
 @pytest.mark.parametrize("name", ["delta", "epsilon"])
 def test_delta_and_epsilon_are_refused_with_what_they_mean(name: str, value: float) -> None:
     meaning = "delta is the mean loss that is tolerated, epsilon the probability"
-    message = f"'{name}' must be above 0 and below 1, not .*{meaning}"
+    message = f"`{name}` must be above 0 and below 1, not .*{meaning}"
     given = {"delta": 0.1, "epsilon": 0.1} | {name: value}
     with pytest.raises(ConfigError, match=message):
         Guarantee(**given)

@@ -45,8 +45,8 @@ def test_of_no_queries_there_are_no_neighbours(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("queries", "k", "error", "told"),
     [
-        (torch.zeros(1, WIDTH), 51, ConfigError, "k=51 neighbours .* has 50 keys: give k"),
-        (torch.zeros(1, WIDTH), 0, ConfigError, "k=0 neighbours"),
+        (torch.zeros(1, WIDTH), 51, ConfigError, "`k=51` neighbours .* has 50 keys: give k"),
+        (torch.zeros(1, WIDTH), 0, ConfigError, "`k=0` neighbours"),
         (torch.zeros(1, 3), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(1, 3\)"),
         (torch.zeros(WIDTH), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(8,\)"),
         (torch.zeros(1, WIDTH).long(), 1, ShapeError, "floats of shape .* not torch.int64"),

@@ -115,9 +115,9 @@ def test_pictures_and_arrays_go_by_their_names(here: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "task", "said"),
     [
-        (("gone.csv",), "lm", "no file or folder 'gone.csv'.*read with --as-text"),
-        (("https://x.org/y",), "lm", r"https://x.org/y is an address.*--as-text"),
-        (("*.png",), "lm", r"no file matches '\*.png'.*--as-text"),
+        (("gone.csv",), "lm", "no file or folder 'gone.csv'.*read with `as_text`"),
+        (("https://x.org/y",), "lm", r"https://x.org/y is an address.*`as_text`"),
+        (("*.png",), "lm", r"no file matches '\*.png'.*`as_text`"),
         (("gone",), "classify-image", "'gone'.*the model reads pictures .task classify-image"),
         (("gone",), "regress-series", r"the model reads series \(.npy, .npz\)"),
         (("",), "lm", "a text is empty"),

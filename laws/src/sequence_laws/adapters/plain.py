@@ -157,7 +157,7 @@ def plain(
                 tried.append((x, error))
                 continue
             return subject
-    ways = "vocabulary=N for token ids, width=D for features, or inputs= with a batch of its own"
+    ways = "`vocabulary=N` for token ids, `width=D` for features, or `inputs` of its own"
     said = " It has no embedding and no width that is named."
     for x, first in tried[:1]:
         said = f" Tried {_words(x)}: {describe(first)}."

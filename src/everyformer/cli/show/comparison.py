@@ -5,7 +5,7 @@ from typing import Any
 from everyformer.cli.console import emit
 from everyformer.cli.found import compared, is_comparison
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
-from everyformer.core.errors import ConfigError, Spelled
+from everyformer.core.errors import ConfigError
 from everyformer.core.wording import listed
 from everyformer.system.files import expanded, write_text
 
@@ -55,7 +55,7 @@ def draw_figures(options: ShowOptions) -> int:
     if not drawings:
         raise ConfigError(f"{options.run} has no figures, since no member was trained to the end")
     if options.what not in ("all", *drawings):
-        raise Spelled(
+        raise ConfigError(
             f"{options.run} has no numbers for '{options.what}'; it has {listed([*drawings])}"
         )
     folder, drawn = folder_of(options, expanded(options.run)), []
@@ -72,7 +72,7 @@ def draw_figures(options: ShowOptions) -> int:
 def _required(options: ShowOptions, source: str) -> Any:
     """The results of the comparison in ``source``."""
     if not is_comparison(source):
-        raise Spelled(
+        raise ConfigError(
             f"'{options.what}' is of a comparison, and '{source}' is no folder of one: "
             "`everyformer compare` makes one"
         )

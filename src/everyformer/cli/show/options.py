@@ -7,15 +7,15 @@ from typing import Annotated, Literal
 import tyro
 
 from everyformer.cli.console import emit
-from everyformer.cli.parsing import VerbOptions
 from everyformer.core.bounds import Bounds
+from everyformer.core.config import Options
 from everyformer.system.files import expanded
 
 Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ShowOptions(VerbOptions):
+class ShowOptions(Options):
     """The words of `everyformer show`."""
 
     run: tyro.conf.Positional[str]

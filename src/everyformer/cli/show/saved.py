@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
+from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE, RECORD
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
@@ -42,7 +42,6 @@ def _certificate(run: Path, path: Path) -> Picture:
 
 
 def _pareto(run: Path, path: Path) -> Picture:
-    from everyformer.cli.exit_search import RECORD
     from everyformer.lab.exits.search import pareto, read_tries
     from everyformer.lab.report.exits import draw_search
 

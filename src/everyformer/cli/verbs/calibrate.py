@@ -11,7 +11,7 @@ from everyformer.cli.eval_data import for_source, measured
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Seed, Share
-from everyformer.core.config import to_dict
+from everyformer.core.config import MISSING, to_dict
 from everyformer.core.errors import DataError, UnsupportedError
 from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig
@@ -72,7 +72,7 @@ class CalibrateOptions(TrainedOptions, Guarantee):
         "everyformer calibrate runs/calm --data prompts.txt --delta 0.05 --epsilon 0.05",
         "everyformer calibrate runs/calm --data prompts.txt --lines --metric exact",
     ),
-    default=CalibrateOptions(run=CalibrateOptions.missing, data=DataConfig(source=OWN_DATA)),
+    default=CalibrateOptions(run=MISSING, data=DataConfig(source=OWN_DATA)),
 )
 def run(options: CalibrateOptions) -> int:
     """Write at every threshold, test, and keep the certificate with the run."""

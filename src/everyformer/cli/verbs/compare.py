@@ -133,4 +133,4 @@ def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     from everyformer.lab.compare.folder import begun
 
     out = line.peek("out") or CompareOptions.out
-    return begun(CompareOptions, out, named=bool(line.placed() or line.file.file))
+    return begun(CompareOptions, out, named=bool(line.placed() or line.path))

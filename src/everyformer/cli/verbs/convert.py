@@ -11,8 +11,9 @@ import tyro
 
 from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
-from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Even
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.system.files import expanded
@@ -46,7 +47,7 @@ SPLITS_OTHERWISE = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class ConvertOptions(VerbOptions):
+class ConvertOptions(Options):
     """The words of `everyformer convert`."""
 
     source: tyro.conf.Positional[str]

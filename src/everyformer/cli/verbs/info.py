@@ -10,8 +10,9 @@ from typing import Any
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import VerbOptions, verb
+from everyformer.cli.parsing import verb
 from everyformer.cli.verbs.list import ABILITIES, describe
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
 from everyformer.core.plugins import command
@@ -23,7 +24,7 @@ ACROSS, NARROWEST, GAP = 100, 20, "  "
 
 
 @dataclass(frozen=True)
-class InfoOptions(VerbOptions):
+class InfoOptions(Options):
     """The words of `everyformer info`."""
 
     members: tyro.conf.Positional[tuple[str, ...]]

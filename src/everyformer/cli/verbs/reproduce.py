@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import tyro
 
 from everyformer.cli.console import emit, table
-from everyformer.cli.parsing import VerbOptions, say, verb
+from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Positive, Repeats
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.system.files import expanded, require_no_file
 
 
 @dataclass(frozen=True)
-class ReproduceOptions(VerbOptions):
+class ReproduceOptions(Options):
     """The words of `everyformer reproduce`."""
 
     name: tyro.conf.Positional[str]

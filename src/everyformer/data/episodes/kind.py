@@ -94,7 +94,7 @@ class EpisodeDataset(Dataset):
             raise DataError(
                 f"{self.name} has episodes of up to {self.shape.longest:,} steps, but {what} "
                 f"knows {config.timesteps:,} timesteps: train one with a larger "
-                "--model.decision.table"
+                "`model.decision.table`"
             )
 
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
@@ -295,7 +295,7 @@ def _held_out(recorded: Trajectories, config: DataConfig) -> tuple[np.ndarray, s
     if len(recorded) == 1 and config.validation < 1:
         raise DataError(
             f"'{config.source}' holds one episode alone, so that none can be held out: give two or "
-            "more, or only evaluate with --data.validation 1"
+            "more, or only evaluate with `data.validation=1`"
         )
     flags = held_out_draw(np.zeros(len(recorded)), config.validation, config.seed)
     return flags, f"a draw of {config.validation:.0%} of the episodes (seed {config.seed})"
@@ -306,7 +306,7 @@ class Episodes(Kind):
 
     name = "episodes"
     reads = EPISODES
-    alone = ", which are read --data.context steps at a time"
+    alone = ", which are read `data.context` steps at a time"
 
     @classmethod
     def recognises(cls, request: Request) -> bool:

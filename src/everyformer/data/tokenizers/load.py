@@ -20,7 +20,7 @@ def fit_tokenizer(spec: str, texts: Iterable[str]) -> Tokenizer:
     if kind == "hub":
         raise ConfigError(
             "the tokenizer 'hub' is the one that a converted checkpoint came with and cannot be "
-            "learned: start from that model (--from), or take bytes, chars or bpe:SIZE"
+            "learned: start from that model (`from_run`), or take bytes, chars or bpe:SIZE"
         )
     if kind == "bytes":
         return ByteTokenizer()

@@ -25,6 +25,6 @@ def tokenizer_parts(spec: str) -> tuple[str, int]:
     if int(size) < SMALLEST_BPE:
         raise ConfigError(
             f"tokenizer '{spec}': a byte-level vocabulary has at least {SMALLEST_BPE} tokens "
-            "(256 bytes and a merge); take a larger one, or --data.tokenizer bytes"
+            "(256 bytes and a merge); take a larger one, or `data.tokenizer=bytes`"
         )
     return kind, int(size)

@@ -33,7 +33,7 @@ def check_factors(factors: tuple[int, ...]) -> None:
     """Refuse numbers of buckets that the hash cannot make."""
     if not factors or any(b < 2 or b % 2 for b in factors):
         raise GeneError(
-            f"buckets={factors} must be even numbers: a hash gives the index of the largest of "
+            f"`buckets={factors}` must be even numbers: a hash gives the index of the largest of "
             "[x R; -x R]; give one number, or factors such as (32, 16)"
         )
 

@@ -74,7 +74,7 @@ def kernel_attention(
     if levels and not (guard.kind == "signed" or guard == POSITIVE):
         raise ConfigError(
             f"the denominators of keys with levels or gates are known up to a factor, so {guard} "
-            "has no meaning for them: use the guard 'signed', or 'positive' with eps=0"
+            "has no meaning for them: use the guard 'signed', or 'positive' with `eps=0`"
         )
     if state is None:
         like = {"device": v.device, "dtype": v.dtype}

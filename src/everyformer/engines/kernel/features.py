@@ -159,11 +159,12 @@ class Projection(nn.Module):
             raise ConfigError(f"draw must be one of {', '.join(DRAWS)}, not {draw!r}")
         if rows < 1 or (redraw is not None and redraw < 1):
             raise ConfigError(
-                f"features={rows} and redraw={redraw} must be positive (redraw=None never redraws)"
+                f"`features={rows}` and `redraw={redraw}` must be positive (`redraw=None` never "
+                f"redraws)"
             )
         if pool and (pool < heads or redraw is None):
             raise ConfigError(
-                f"pool={pool} with redraw={redraw}: a pool holds at least one draw for each of "
+                f"`pool={pool}` with `redraw={redraw}`: a pool holds at least one draw for each of "
                 f"{heads} heads, and is of use where redraw says when to pick from it"
             )
         self.heads, self.draw, self.redraw, self.pool = heads, draw, redraw, pool
@@ -188,7 +189,7 @@ class Projection(nn.Module):
             raise UnsupportedError(
                 "these random features are drawn anew in training, but a state holds sums of the "
                 "features of an earlier call: call eval() before generating, or, to carry states "
-                "in training, build the mixer with redraw=None"
+                "in training, build the mixer with `redraw=None`"
             )
         if torch.compiler.is_compiling():
             return self._next()
@@ -219,7 +220,7 @@ class Projection(nn.Module):
         if call is None or (drawn == 0 and not self.pool):
             raise UnsupportedError(
                 "a backward pass computes random features again whose draw is not known any more: "
-                "checkpoint with preserve_rng_state=True, or build the mixer with redraw=None"
+                "checkpoint with preserve_rng_state=True, or build the mixer with `redraw=None`"
             )
         when = self._when(torch.tensor(drawn * self.redraw))
         if not self.pool:

@@ -69,7 +69,7 @@ def attention(
         )
     if isinstance(mask, Tensor):
         if mask.dtype != torch.bool:
-            raise ShapeError(f"a mask of flags is bool, not {mask.dtype}: give numbers as 'bias'")
+            raise ShapeError(f"a mask of flags is bool, not {mask.dtype}: give numbers as `bias`")
         mask = Mask(attention_mask=mask)
     if mask is None and bias is None and (not causal or q.shape[2] <= k.shape[2]):
         return softmax_attention(q, k, v, Visibility(causal=causal), scale=scale)

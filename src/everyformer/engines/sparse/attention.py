@@ -125,7 +125,7 @@ def _rows(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 def choose(plan: SparsePlan, q: Tensor, scores: Scores, backend: str) -> str:
     """The executor of a call, by name."""
     if backend not in BACKENDS:
-        raise ConfigError(f"backend='{backend}' is none of {', '.join(BACKENDS)}")
+        raise ConfigError(f"`backend='{backend}'` is none of {', '.join(BACKENDS)}")
     against = {"flex": _against_flex, "blocked": _against_units}
     if backend == "auto":
         graph = torch.compiler.is_exporting()

@@ -123,8 +123,8 @@ class DepthAdaptive(Exits):
         o = self.options
         if o.thresholds and len(o.thresholds) != layers - 1:
             raise ConfigError(
-                f"'thresholds' are {len(o.thresholds)} numbers, but {layers} layers have "
-                f"{layers - 1} but the last: give as many, or one 'threshold'"
+                f"`thresholds` are {len(o.thresholds)} numbers, but {layers} layers have "
+                f"{layers - 1} but the last: give as many, or one `threshold`"
             )
         outputs = {"geometric": layers - 1, "multinomial": layers, "sequence": layers}.get(o.exits)
         self.decides = bool(outputs)

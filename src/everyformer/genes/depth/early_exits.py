@@ -360,7 +360,7 @@ def set_threshold(model: nn.Module, threshold: float | Sequence[float] | None) -
     if not part.has_threshold:
         raise ConfigError(
             f"exits '{getattr(part.options, 'exits', None)}' of depth '{part.name}' have no "
-            "threshold: leave it out, or train with --depth.exits geometric"
+            "threshold: leave it out, or train with `depth.exits=geometric`"
         )
     several = hasattr(part.options, "thresholds")
     if len(each) != 1 and (not several or len(each) != part.layers - 1):

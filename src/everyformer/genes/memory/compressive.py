@@ -229,7 +229,8 @@ class CompressiveMemory(Memory):
         self.options, self.slots = o, o.slots
         if o.gradient == "one-segment" and o.function not in LEARNED:
             raise GeneError(
-                f"function='{o.function}' has nothing to learn, so no gradient can reach it: leave "
+                f"`function='{o.function}'` has nothing to learn, so no gradient can reach it: "
+                f"leave "
                 f"gradient out, or use one of {', '.join(LEARNED)}"
             )
         learns = o.function in LEARNED and o.compressed > 0

@@ -265,7 +265,7 @@ class MemorizingMemory(Memory):
             check_memory(
                 batch * heads * length * count * (q.element_size() + 8),
                 f"{count:,} stored keys for each of {batch * length:,} tokens",
-                "choose fewer with a smaller --memory.neighbours",
+                "choose fewer with a smaller `memory.neighbours`",
             )
         places = order.masked_fill(~padding_mask, -1)[:, None].expand(-1, kv_heads, -1)
         low, high = (

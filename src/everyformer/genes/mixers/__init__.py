@@ -35,7 +35,7 @@ class MixerGene(Gene):
             if option != self.name and option not in known:
                 used = sorted({mixer.name for mixer in mixers})
                 raise ConfigError(
-                    f"unknown option '{option}' for mixer {', '.join(used)}; "
+                    f"unknown option `{option}` for mixer {', '.join(used)}; "
                     f"{nearest(option, known)}"
                 )
 
@@ -48,8 +48,8 @@ class MixerGene(Gene):
         for name, values in plan.schedule.items():
             if len(values) != plan.layers:
                 raise GeneError(
-                    f"the schedule of '{name}' has {len(values)} entries, but the model has "
-                    f"layers={plan.layers}: give one value a layer"
+                    f"the schedule of `{name}` has {len(values)} entries, but the model has "
+                    f"`layers={plan.layers}`: give one value a layer"
                 )
         names = (layer_choice(plan, layer).name for layer in range(plan.layers))
         return [self.alternatives.get(str(name)) for name in names]
@@ -76,7 +76,7 @@ class CrossGene(Gene):
         if not MIXERS.get(name).supports_cross:
             able = [known for known in MIXERS.names() if MIXERS.get(known).supports_cross]
             raise GeneError(
-                f"cross='{name}' cannot read another sequence; mixers that can: {', '.join(able)}"
+                f"`cross='{name}'` cannot read another sequence; mixers that can: {', '.join(able)}"
             )
 
 

@@ -270,7 +270,7 @@ class AttentionFree(StreamingMixer):
         if max_length is None or max_length < 1:
             raise ConfigError(
                 f"{self.name} holds a bias for {pairs} of positions, so it needs max_length (got "
-                f"{max_length}): give max_length=..., or use aft-conv or aft-simple"
+                f"{max_length}): give `max_length=...`, or use aft-conv or aft-simple"
             )
         self.max_length = max_length
         return max_length

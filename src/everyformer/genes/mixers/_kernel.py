@@ -73,7 +73,7 @@ class KernelAttention(HeadMixer):
                 )
             self.no_context = (
                 f"position '{position.name}' is defined between tokens of one sequence; build "
-                "cross-attention with position=None"
+                "cross-attention with `position=None`"
             )
         self.add_projections(self.options.bias)
         self.add_features()

@@ -167,13 +167,14 @@ def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Gr
     """The picture's (lines, columns), or why there is none."""
     if causal:
         raise GeneError(
-            "aft-conv with dims=2 cannot be causal=True: in raster order no depth-wise kernel sees "
-            "only earlier pixels. Use dims=1, or causal=False"
+            "aft-conv with `dims=2` cannot be `causal=True`: in raster order no depth-wise "
+            "kernel sees "
+            "only earlier pixels. Use `dims=1`, or `causal=False`"
         )
     grid = grid or (None if mask is None else mask.grid)
     if grid is None:
         raise ShapeError(
-            "aft-conv with dims=2 needs the picture's shape: give Mask(grid=(lines, columns))"
+            "aft-conv with `dims=2` needs the picture's shape: give Mask(grid=(lines, columns))"
         )
     if math.prod(grid) != length:
         raise ShapeError(f"a grid of {grid[0]} x {grid[1]} does not hold {length} tokens")

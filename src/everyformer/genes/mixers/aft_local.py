@@ -83,7 +83,7 @@ def aft_local(
         ConfigError: a window below 0.
     """
     if window < 0:
-        raise ConfigError(f"'window' must be at least 0, not {window}")
+        raise ConfigError(f"`window` must be at least 0, not {window}")
 
     def average(k: Tensor, v: Tensor, padding_mask: Tensor | None) -> Tensor:
         length = k.shape[1]

@@ -305,7 +305,7 @@ class BuiltMixer(Mixer):
         if self.causal_only is not None and not causal:
             raise GeneError(
                 f"mixer '{self.name}' is causal only ({self.causal_only}): build it with "
-                "causal=True"
+                "`causal=True`"
             )
         self.width, self.heads, self.causal = width, heads, causal
         self.channels, self.position, self.memory = channels or width, position, memory

@@ -66,8 +66,8 @@ class Blockwise(PlanAttention):
         o, causal = self.options, self.causal
         if longest is None and (o.block_size is None or not causal):
             raise GeneError(
-                "blockwise cuts the longest text into blocks: give max_length=..., or, with "
-                "causal=True, block_size=..."
+                "blockwise cuts the longest text into blocks: give `max_length=...`, or, with "
+                "`causal=True`, `block_size=...`"
             )
         self.block = o.block_size or -(-(longest or 1) // o.blocks)
         unions = tuple((pattern,) for pattern in self._patterns())
@@ -76,9 +76,9 @@ class Blockwise(PlanAttention):
             self.max_length = self.block * o.blocks
             if longest is not None and self.max_length < longest:
                 raise GeneError(
-                    f"blockwise: blocks={o.blocks} of block_size={self.block} hold "
-                    f"{self.max_length} tokens, but max_length={longest}: give "
-                    f"blocks={-(-longest // self.block)}, or leave block_size out"
+                    f"blockwise: `blocks={o.blocks}` of `block_size={self.block}` hold "
+                    f"{self.max_length} tokens, but `max_length={longest}`: give "
+                    f"`blocks={-(-longest // self.block)}`, or leave block_size out"
                 )
 
     def plan(self, length: int) -> SparsePlan:
@@ -104,7 +104,7 @@ class Blockwise(PlanAttention):
             groups = (heads - sum(far), *far)
         if sum(groups) != heads or len(groups) > o.blocks:
             raise GeneError(
-                f"blockwise: groups={groups} must share out heads={heads} among shifts by 0 to "
+                f"blockwise: `groups={groups}` must share out `heads={heads}` among shifts by 0 to "
                 f"{o.blocks - 1} blocks"
             )
         return [shift for shift, count in enumerate(groups) for _ in range(count)]

@@ -80,7 +80,7 @@ class ByHead(Mixer):
         self.width, self.causal, self.options = width, causal, o
         if len(o.mixers) != heads:
             raise GeneError(
-                f"heads={heads}, but mixers={o.mixers!r} names {len(o.mixers)}: give one a head"
+                f"`heads={heads}`, but `mixers={o.mixers!r}` names {len(o.mixers)}: give one a head"
             )
         size = heads_divide(width, heads, self.name)
         names = list(dict.fromkeys(o.mixers))

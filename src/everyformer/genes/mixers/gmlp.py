@@ -154,14 +154,15 @@ class SpatialMLP(StreamingMixer):
         channels = hidden // 2 if self.split else hidden
         if channels * (2 if self.split else 1) != hidden or channels % o.sgu_heads:
             raise GeneError(
-                f"{self.name}: width={width} x mlp_ratio={o.mlp_ratio} gives {hidden} channels, "
+                f"{self.name}: `width={width}` x `mlp_ratio={o.mlp_ratio}` gives {hidden} "
+                f"channels, "
                 f"which do not split into {'two halves of ' if self.split else ''}"
-                f"sgu_heads={o.sgu_heads} equal groups"
+                f"`sgu_heads={o.sgu_heads}` equal groups"
             )
         if max_length is None:
             raise GeneError(
                 f"{self.name} holds a matrix over positions, so it needs max_length: give "
-                "max_length=..."
+                "`max_length=...`"
             )
         self.max_length = max_length
         self.up = nn.Linear(width, hidden)

@@ -112,8 +112,10 @@ class ImageTransformer(PatternAttention):
             self.max_length = math.prod(o.grid)
         elif causal:
             raise GeneError(
-                "image-transformer with dims=2 and causal=True makes a picture tile by tile, so it "
-                "must know its shape: give grid=(rows, columns); models of the task 'pixels' do so "
+                "image-transformer with `dims=2` and `causal=True` makes a picture tile by tile, "
+                "so it "
+                "must know its shape: give `grid=(rows, columns)`; models of the task 'pixels' "
+                "do so "
                 "by themselves"
             )
         self.planar = o.dims == 2 and not causal
@@ -128,7 +130,7 @@ class ImageTransformer(PatternAttention):
             return options
         if options.grid not in (None, picture.grid):
             raise GeneError(
-                f"image-transformer: grid={options.grid}, but the model's pictures have "
+                f"image-transformer: `grid={options.grid}`, but the model's pictures have "
                 f"{picture.grid[0]} rows of {picture.grid[1]} tokens: leave it out"
             )
         tile = options.tile or (picture.causal and picture.tile) or TILE
@@ -136,7 +138,7 @@ class ImageTransformer(PatternAttention):
         if picture.causal and _in_order(tile, picture.grid) != _in_order(order, picture.grid):
             named = "raster order" if picture.tile is None else f"blocks of {picture.tile}"
             raise GeneError(
-                f"image-transformer with dims=2 sees tiles of {tile}, but the model makes its "
+                f"image-transformer with `dims=2` sees tiles of {tile}, but the model makes its "
                 f"pictures in {named}: give pixels={{'order': 'blocks', 'tile': {tile}}}"
             )
         return dataclasses.replace(options, tile=tile, grid=picture.grid)
@@ -146,14 +148,14 @@ class ImageTransformer(PatternAttention):
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
                 f"{self.name} was built for a grid of {grid}, which has {self.max_length} cells, "
-                f"but {longest} tokens were given: build it for a larger grid, or with dims=1"
+                f"but {longest} tokens were given: build it for a larger grid, or with `dims=1`"
             )
 
     def plan(self, length: int) -> SparsePlan:
         if self._plan is None:
             raise UnsupportedError(
-                "image-transformer with dims=2 needs the picture's shape: give "
-                "Mask(grid=(rows, columns)), or build it with grid=(rows, columns)"
+                "image-transformer with `dims=2` needs the picture's shape: give "
+                "Mask(grid=(rows, columns)), or build it with `grid=(rows, columns)`"
             )
         self._check_cells(length)
         return self._plan

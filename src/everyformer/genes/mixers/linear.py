@@ -104,7 +104,7 @@ def linear_attention(
         )
     if not causal:
         if gate is not None or state is not None:
-            raise ConfigError("gates and states follow the order of tokens: give causal=True")
+            raise ConfigError("gates and states follow the order of tokens: give `causal=True`")
         sums = read_all(k, v, padding_mask)
         count = k.new_full(k.shape[:1], k.shape[2], dtype=torch.long)
         num_tokens = count if padding_mask is None else padding_mask.sum(1)

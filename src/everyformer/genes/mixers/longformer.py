@@ -137,7 +137,7 @@ class Longformer(PatternAttention):
         if self.project_global is None:
             raise UnsupportedError(
                 "this longformer has one set of projections for all tokens, so there is nothing to "
-                "copy: build it with global_projections=True"
+                "copy: build it with `global_projections=True`"
             )
         self.project_global.load_state_dict(self.project.state_dict())
 
@@ -317,7 +317,8 @@ def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, 
     values = value if isinstance(value, tuple) else (value,) * heads
     if len(values) != heads:
         raise GeneError(
-            f"{name}={value} has {len(values)} numbers, but heads={heads}: give one number, or one "
+            f"`{name}={value}` has {len(values)} numbers, but `heads={heads}`: give one number, "
+            f"or one "
             "for each head"
         )
     return values
@@ -329,8 +330,8 @@ def _positions(chosen: int | tuple[int, ...], longest: int | None) -> tuple[int,
         return tuple(range(chosen))
     if outside := [at for at in chosen if longest is not None and at >= longest]:
         raise GeneError(
-            f"global_tokens={chosen} names position {outside[0]}: give positions from 0 on below "
-            f"max_length={longest}"
+            f"`global_tokens={chosen}` names position {outside[0]}: give positions from 0 on below "
+            f"`max_length={longest}`"
         )
     return tuple(sorted(set(chosen)))
 

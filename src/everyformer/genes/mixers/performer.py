@@ -68,12 +68,13 @@ class PerformerOptions(KernelOptions):
         super().__post_init__()
         if self.features == 0 and self.feature_map != "relu":
             raise ConfigError(
-                f"features={self.features} with feature_map='{self.feature_map}': at least one "
+                f"`features={self.features}` with `feature_map='{self.feature_map}'`: at least one "
                 "row is needed (0, no rows, for 'relu' alone)"
             )
         if self.eps is not None and self.feature_map == "trigonometric":
             raise ConfigError(
-                f"eps={self.eps} with feature_map='{self.feature_map}': signed features have none "
+                f"`eps={self.eps}` with `feature_map='{self.feature_map}'`: signed features have "
+                f"none "
                 "(their denominators are guarded by 1e-6)"
             )
 

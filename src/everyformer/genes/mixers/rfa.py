@@ -136,12 +136,13 @@ class RFA(KernelAttention):
         if o.gate:
             if not self.causal:
                 raise GeneError(
-                    "rfa: gate=True is defined for causal self-attention alone, but causal=False "
+                    "rfa: `gate=True` is defined for causal self-attention alone, but "
+                    "`causal=False` "
                     "was given: leave gate at its default here"
                 )
             self.no_context = (
-                "rfa with gate=True is causal self-attention and reads no context: build "
-                "cross-attention with causal=False and gate at its default"
+                "rfa with `gate=True` is causal self-attention and reads no context: build "
+                "cross-attention with `causal=False` and gate at its default"
             )
         return o.features * (2 if o.feature_map == "fourier" else 1), o.gate
 

@@ -100,11 +100,12 @@ class SparseTransformer(PlanAttention):
         self.columns = max(1, min(8, self.stride // 4)) if o.columns is None else o.columns
         if o.groups * self.columns > self.stride:
             raise GeneError(
-                f"sparse-transformer: groups={o.groups} of columns={self.columns} must lie in one "
-                f"stride={self.stride}"
+                f"sparse-transformer: `groups={o.groups}` of `columns={self.columns}` must lie "
+                f"in one "
+                f"`stride={self.stride}`"
             )
         if not o.sets:
-            raise GeneError("sparse-transformer: sets=() says of no head or layer what it sees")
+            raise GeneError("sparse-transformer: `sets=()` says of no head or layer what it sees")
         self.layer = self.layers = 0
         self._plan = self._planned()
 

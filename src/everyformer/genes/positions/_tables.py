@@ -20,7 +20,7 @@ class TablePosition(Position):
         if sizes.max_length is None:
             raise GeneError(
                 f"position '{self.name}' holds {self.holds} over positions, so it needs max_length "
-                "(the longest sequence): give max_length=..."
+                "(the longest sequence): give `max_length=...`"
             )
         self.max_length = sizes.max_length
         self.table = normal_table(self.max_length, sizes.width, std=self.options.std)

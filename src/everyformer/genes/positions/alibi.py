@@ -97,7 +97,7 @@ class Alibi(AdditivePosition):
         self.slopes = slopes if isinstance(slopes, tuple) else alibi_slopes(sizes.heads, slopes)
         if len(self.slopes) != self.heads:
             raise GeneError(
-                f"position 'alibi' needs one slope for each of heads={self.heads}, not "
+                f"position 'alibi' needs one slope for each of `heads={self.heads}`, not "
                 f"{self.slopes}"
             )
 

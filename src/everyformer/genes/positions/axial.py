@@ -87,20 +87,21 @@ class Axial(Position):
         dims = o.dims or (*equal, width - sum(equal))
         if math.prod(self.shape) < (max_length or 1):
             raise GeneError(
-                f"axial positions of shape={self.shape} reach {math.prod(self.shape)} tokens, but "
-                f"max_length={max_length}: give a shape whose product is at least that"
+                f"axial positions of `shape={self.shape}` reach {math.prod(self.shape)} tokens, "
+                f"but "
+                f"`max_length={max_length}`: give a shape whose product is at least that"
             )
         if o.combine == "sum":
             if o.dims is not None:
                 raise GeneError(
-                    f"axial positions: dims={o.dims} are for tables side by side; with "
-                    "combine='sum' all are as wide as the model"
+                    f"axial positions: `dims={o.dims}` are for tables side by side; with "
+                    "`combine='sum'` all are as wide as the model"
                 )
             dims = (width,) * axes
         elif len(dims) != axes or sum(dims) != width or min(dims) < 1:
             raise GeneError(
-                f"axial positions: dims={dims} must be {axes} numbers, one for each of "
-                f"shape={self.shape}, that add up to width={width}"
+                f"axial positions: `dims={dims}` must be {axes} numbers, one for each of "
+                f"`shape={self.shape}`, that add up to `width={width}`"
             )
         self.max_length = math.prod(self.shape)
         std = EMBEDDING_STD if o.std is None else o.std
@@ -135,7 +136,7 @@ def _square(max_length: int | None) -> tuple[int, int]:
     """Two sides as equal as can be whose product holds ``max_length``."""
     if max_length is None:
         raise GeneError(
-            "position 'axial' holds tables over positions: give max_length=... or shape=(...)"
+            "position 'axial' holds tables over positions: give `max_length=...` or `shape=(...)`"
         )
     side = math.isqrt(max_length - 1) + 1
     return -(-max_length // side), side

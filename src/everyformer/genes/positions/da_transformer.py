@@ -83,7 +83,7 @@ class DaTransformer(ScorePosition):
     def build(self, sizes: Sizes) -> None:
         o, self.heads = self.options, sizes.heads
         if o.distance_scale <= 0:
-            raise GeneError(f"distance_scale={o.distance_scale} must be a number above 0")
+            raise GeneError(f"`distance_scale={o.distance_scale}` must be a number above 0")
         self.alpha = nn.Parameter(torch.linspace(-o.spread, o.spread, self.heads))
         self.beta = nn.Parameter(torch.ones(self.heads))
         self.alpha.no_decay = self.beta.no_decay = True  # type: ignore[attr-defined]

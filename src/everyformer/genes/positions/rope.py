@@ -189,8 +189,9 @@ class Rope(Position):
         self.rotary_dim = int(size * self.options.fraction)
         if self.rotary_dim < 2 or self.rotary_dim % 2:
             raise GeneError(
-                f"position 'rope' turns pairs of channels: head_dim={size} x fraction="
-                f"{self.options.fraction} must be an even number >= 2, not {self.rotary_dim}"
+                f"position 'rope' turns pairs of channels: head_dim={size} x "
+                f"`fraction={self.options.fraction}` must be an even number >= 2, not "
+                f"{self.rotary_dim}"
             )
 
         scaling = self.options.scaling

@@ -102,10 +102,10 @@ def check_scaling(scaling: RopeScaling, pairs: int) -> None:
     for name in (f.name for f in dataclasses.fields(scaling)):
         changed = getattr(scaling, name) != getattr(unset, name)
         if changed and name != "kind" and name not in READS[kind]:
-            raise GeneError(f"rope scaling '{kind}' reads no '{name}'; it reads {_list(kind)}")
+            raise GeneError(f"rope scaling '{kind}' reads no `{name}`; it reads {_list(kind)}")
     for name in ("factor", "original_length"):
         if name in READS[kind] and getattr(scaling, name) is None:
-            raise GeneError(f"rope scaling '{kind}' needs '{name}': give it (reads {_list(kind)})")
+            raise GeneError(f"rope scaling '{kind}' needs `{name}`: give it (reads {_list(kind)})")
     if kind == "llama3" and scaling.low_frequency >= scaling.high_frequency:
         raise GeneError(
             f"low_frequency={scaling.low_frequency} must be less than high_frequency="

@@ -101,7 +101,7 @@ class Shaw(ScorePosition):
         self.key_dim, self.value_dim = sizes.key_dim, sizes.value_dim
         sides = o.clip if isinstance(o.clip, tuple) else (o.clip, o.clip)
         if not (o.keys or o.values):
-            raise GeneError("position 'shaw' with keys=False and values=False adds nothing")
+            raise GeneError("position 'shaw' with `keys=False` and `values=False` adds nothing")
         self.left, self.right = sides[0], 0 if self.causal else sides[1]
         count = self.heads if o.per_head else 1, self.left + self.right + 1
         self.key_table = self._start(*count, self.key_dim) if o.keys else None

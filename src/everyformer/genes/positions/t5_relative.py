@@ -56,8 +56,8 @@ def bucket_table(buckets: int, max_distance: int) -> Tensor:
     exact = buckets // 2
     check_memory(
         4 * 8 * max_distance,
-        f"position 't5-relative' with a row for each of max_distance={max_distance:,} distances",
-        "choose a smaller 'max_distance'",
+        f"position 't5-relative' with a row for each of `max_distance={max_distance:,}` distances",
+        "choose a smaller `max_distance`",
     )
     distance = torch.arange(max_distance + 1, device="cpu")
     share = (distance.clamp(min=1).float() / exact).log() / math.log(max_distance / exact)
@@ -92,11 +92,12 @@ class T5Relative(AdditivePosition):
         if side < 2 or (not self.causal and o.buckets % 2):
             raise GeneError(
                 f"position 't5-relative' needs at least 2 buckets, or an even number of at least 4 "
-                f"where both sides are seen (causal={self.causal}), not buckets={o.buckets}"
+                f"where both sides are seen (`causal={self.causal}`), not `buckets={o.buckets}`"
             )
         if o.max_distance <= side // 2:
             raise GeneError(
-                f"max_distance={o.max_distance} lies within the {side // 2} distances that have a "
+                f"`max_distance={o.max_distance}` lies within the {side // 2} distances that "
+                f"have a "
                 f"bucket each: give a larger one, or fewer buckets than {o.buckets}"
             )
         self.side = side

@@ -116,8 +116,8 @@ class XlRelative(ScorePosition):
         o, shape, max_length = self.options, (self.heads, self.key_dim), sizes.max_length
         if o.distances == "learned" and o.reach is None and not max_length:
             raise GeneError(
-                "position 'xl-relative' with distances='learned' holds an entry a distance: give "
-                "reach=..., the largest, or max_length=..."
+                "position 'xl-relative' with `distances='learned'` holds an entry a distance: give "
+                "`reach=...`, the largest, or `max_length=...`"
             )
         self.u = nn.Parameter(torch.empty(shape))
         self.v: nn.Parameter | None = None

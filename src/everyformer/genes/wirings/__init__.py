@@ -40,14 +40,16 @@ class WiringGene(Gene):
         task = plan.does
         if task.translates:
             raise GeneError(
-                "reversible_output='concat' gives twice the width, which a decoder does not read: "
-                "use reversible_output='mean' with task 'seq2seq'"
+                "`reversible_output='concat'` gives twice the width, which a decoder does not "
+                "read: "
+                "use `reversible_output='mean'` with task 'seq2seq'"
             )
         tied = plan.tie and task.embeds_text and not task.answers
         if tied and not (task.predicts == "hidden" and plan.head_transform):
             raise GeneError(
-                "reversible_output='concat' gives twice the width, but tie=True makes the output "
-                "layer as wide as the embeddings: use tie=False, or reversible_output='mean'"
+                "`reversible_output='concat'` gives twice the width, but `tie=True` makes the "
+                "output "
+                "layer as wide as the embeddings: use `tie=False`, or `reversible_output='mean'`"
             )
 
     def _check_gate(self, gate: str, drop_path: float) -> None:
@@ -56,8 +58,9 @@ class WiringGene(Gene):
 
         if gate in GATES and not GATES[gate].keeps_stream:
             raise GeneError(
-                f"drop_path={drop_path} leaves sub-layers out, but gate '{gate}' of wiring 'gated' "
-                "changes the stream without them too: use drop_path=0, or gate 'output', "
+                f"`drop_path={drop_path}` leaves sub-layers out, but gate '{gate}' of wiring "
+                f"'gated' "
+                "changes the stream without them too: use `drop_path=0`, or gate 'output', "
                 "'sigtanh' or 'residual'"
             )
 

@@ -70,7 +70,7 @@ class Cluster(Launcher):
             )
             raise ConfigError(
                 f"one training takes {each}, but Ray's cluster has {there}: give fewer "
-                "'training.threads', or another 'training.device'"
+                "`training.threads`, or another `training.device`"
             )
 
     def __exit__(

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from everyformer.core.bounds import Affects, Count, Positive, Repeats, Several
-from everyformer.core.config import Choice, NoOptions, Options, PartOf
+from everyformer.core.config import Choice, NoOptions, Options
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
@@ -42,7 +42,7 @@ class CompareConfig(Options):
     """the same data for all"""
     genes: dict[str, Choice] = field(default_factory=own_genes)
     """what stands for a gene in all of them; 'member' leaves each member its own"""
-    model: Annotated[dict[str, Any], PartOf(Architecture)] = field(default_factory=dict)
+    model: Annotated[dict[str, Any], Architecture] = field(default_factory=dict)
     """the same for all: width, layers, heads, and what else of a model is given here; the rest each
     member has as its own row says"""
     training: TrainingConfig = field(

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any, cast
 
-from everyformer.core.config import to_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.lab.compare.results import Result
 from everyformer.system.sealed import read_json, write_json
@@ -18,7 +17,7 @@ JOB_FORMAT, RESULT_FORMAT = "everyformer-job", "everyformer-result"
 def write_job(folder: Path, run: RunSpec, fingerprint: str) -> None:
     """Leave what a job is to do in its folder; ``fingerprint`` is of the data."""
     write_json(
-        folder / JOB, {"format": JOB_FORMAT, "fingerprint": fingerprint, "run": to_dict(run)}
+        folder / JOB, {"format": JOB_FORMAT, "fingerprint": fingerprint, "run": run.record()}
     )
 
 

@@ -18,7 +18,7 @@ from everyformer.training.config import BUDGETS, TrainingConfig
 
 FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
-_MORE = "; seeds are added where they are needed of a comparison begun with --until-settled"
+_MORE = "; seeds are added where they are needed of a comparison begun with `until_settled`"
 
 
 def recorded_options(folder: Path) -> dict[str, Any] | None:
@@ -48,7 +48,7 @@ def begun(kind: type[C], out: str, *, named: bool) -> C | None:
         return from_dict(kind, {**values, "out": out, "resume": False, "overwrite": False})
     if not named:
         raise CheckpointError(
-            f"there is no comparison in {out} to resume: give its 'out', or leave out 'resume' to "
+            f"there is no comparison in {out} to resume: give its `out`, or leave out `resume` to "
             "begin one"
         )
     return None
@@ -71,20 +71,20 @@ def check_folder(config: CompareConfig) -> None:
     if not files:
         return
     if not (folder / RECORD).exists():
-        raise ConfigError(f"{folder} is not empty and holds no comparison: choose another --out")
+        raise ConfigError(f"{folder} is not empty and holds no comparison: choose another `out`")
     if config.overwrite:
         return
     if not config.resume:
         raise ConfigError(
-            f"{folder} is not empty: give --resume to go on with the comparison in it, "
-            "--overwrite to replace it, or another --out"
+            f"{folder} is not empty: give `resume` to go on with the comparison in it, "
+            "`overwrite` to replace it, or another `out`"
         )
     changed = _changed(recorded_options(folder) or {}, to_dict(config))
     if changed:
         seeds = any(one.startswith("seeds:") for one in changed)
         raise ConfigError(
             f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "
-            f"resume it with the same, or choose another --out{_MORE if seeds else ''}"
+            f"resume it with the same, or choose another `out`{_MORE if seeds else ''}"
         )
 
 
@@ -108,11 +108,11 @@ def opened(
     except Timeout as error:
         raise ConfigError(
             f"{folder} is in use: another comparison runs in it. Wait for it to end, or choose "
-            "another --out"
+            "another `out`"
         ) from error
     except OSError as error:
         raise ConfigError(
-            f"cannot write into {folder}: {error.strerror}; choose another --out"
+            f"cannot write into {folder}: {error.strerror}; choose another `out`"
         ) from error
     try:
         check_folder(config)
@@ -129,7 +129,7 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str)
     if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
             f"the data has changed since the comparison in {folder} was begun, so its members "
-            "would not be compared on equal footing: give --overwrite, or choose another --out"
+            "would not be compared on equal footing: give `overwrite`, or choose another `out`"
         )
     settled = from_json(to_json(to_dict(config)))
     values = {"options": settled, "data": fingerprint, "command": command}

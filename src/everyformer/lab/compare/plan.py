@@ -101,7 +101,7 @@ def own_options(config: CompareConfig) -> dict[str, dict[str, Any]]:
         member, dot, option = path.rpartition(".")
         if not equals or not dot or member not in config.members:
             raise ConfigError(
-                f"--options takes member.option=value with a member that is compared, not '{item}'"
+                f"`options` takes member.option=value with a member that is compared, not '{item}'"
             )
         chosen.setdefault(member, {})[option.replace("-", "_")] = value_of(text)
     return chosen
@@ -117,16 +117,16 @@ def check_design(config: CompareConfig) -> None:
     asked = "power" if most is None else "until_settled"
     alone = getattr(config, asked) is not None and len(config.members) < 2
     wrong = {
-        f"'{asked}' is about a difference between members, and {first} is the only one: name "
+        f"`{asked}` is about a difference between members, and {first} is the only one: name "
         f"another, or it again as {first}@again": alone,
-        "'margin' says when to stop with 'until_settled': give the most seeds": (
+        "`margin` says when to stop with `until_settled`: give the most seeds": (
             config.margin is not None and most is None
         ),
-        "'until_settled' judges every seed alike, but 'lr_grid' chooses a rate by the first: "
+        "`until_settled` judges every seed alike, but `lr_grid` chooses a rate by the first: "
         "compare with the grid, then give the rate that was chosen and other seeds": (
             most is not None and bool(config.lr_grid)
         ),
-        f"'until_settled' is the most seeds, {most}, but 'seeds' are {config.seeds} already: give "
+        f"`until_settled` is the most seeds, {most}, but `seeds` are {config.seeds} already: give "
         "more of the one or fewer of the other": most is not None and config.seeds > most,
     }
     for words in (words for words, there in wrong.items() if there):
@@ -208,7 +208,7 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
         if config.outside is not None and count == count_parameters(widened(low)):
             raise GeneError(
                 f"{config.member}: its {count:,} parameters do not follow the width: let what "
-                "makes it take 'width', or compare with match='width'"
+                "makes it take `width`, or compare with `match='width'`"
             )
         low, high = high, 2 * high
     between = range(low + 1, high)
@@ -218,7 +218,7 @@ def match_parameters(config: ModelConfig, target: int) -> tuple[ModelConfig, int
     if abs(count / target - 1) > TOLERANCE:
         raise GeneError(
             f"{config.member}: no width comes within {TOLERANCE:.0%} of {target:,} parameters "
-            f"(nearest: width {best.width} with {count:,}); compare with match='width'"
+            f"(nearest: width {best.width} with {count:,}); compare with `match='width'`"
         )
     return best, count
 

@@ -94,8 +94,8 @@ def collect_trained(
         missing = [one.folder for one, result in found if result is None and one.seed < first]
         if not finished:
             raise ConfigError(
-                f"no training of the comparison in {folder} has ended: train with --only and "
-                "--seed, or wait"
+                f"no training of the comparison in {folder} has ended: train with `only` and "
+                "`seed`, or wait"
             )
         if missing:
             names = [name.rpartition("/")[2] for name in missing]
@@ -119,12 +119,12 @@ def check_scheduled(config: CompareConfig) -> None:
     if config.training.budget_seconds is not None:
         raise ConfigError(
             "a budget in seconds is worth steps only where all members are timed in turn: give "
-            "--steps or --budget-tokens with --only and --collect"
+            "`steps` or `budget_tokens` with `only` and `collect`"
         )
     if config.lr_grid:
         raise ConfigError(
-            "'lr_grid' chooses a rate for the later seeds by the first: compare with the grid in "
-            "one go, or give --lr with --only and --collect"
+            "`lr_grid` chooses a rate for the later seeds by the first: compare with the grid in "
+            "one go, or give `lr` with `only` and `collect`"
         )
 
 

@@ -72,7 +72,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     model, training = build_run(spec, dataset), spec.training
     config = model.config
     resume = (folder / "run").exists()
-    more = {"run": to_dict(spec)}
+    more = {"run": spec.record()}
     with RunDirectory(folder / "run", resume=resume) as run, LoadMeter() as load:
         outcome = train_run(
             model, dataset, training, run, resume=resume, extra_config=more, part=part, say=_say

@@ -13,6 +13,7 @@ from everyformer.core.errors import (
     ConfigError,
     MissingExtraError,
     UnsupportedError,
+    in_quotes,
     nearest,
 )
 from everyformer.core.wording import few, shortened
@@ -194,7 +195,11 @@ class HubArchitecture:
             try:
                 converted(kind, config.get(name), name)
             except ConfigError as error:
-                fault = f"says what cannot be: {error}" if name in config else f"lacks '{name}'"
+                fault = (
+                    f"says what cannot be: {in_quotes(error)}"
+                    if name in config
+                    else f"lacks '{name}'"
+                )
                 raise CheckpointError(
                     f"the config.json of this {self.model_type} checkpoint {fault}"
                 ) from error

@@ -220,7 +220,7 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
     reasons = "; ".join(f"{kind} {reason}" for _, kind, reason in tried)
     raise UnsupportedError(
         f"this {config.member} cannot be written as {listed(kinds, 'or')}: "
-        f"{reasons}; train one with what stands in brackets, or write another form (--to)"
+        f"{reasons}; train one with what stands in brackets, or write another form (`to`)"
     )
 
 
@@ -240,7 +240,7 @@ def _lost(config: ModelConfig, known: HubArchitecture) -> list[str]:
     back = _plain(_configured(described, config.task, {}))
     ours = _plain(config)
     return [
-        f"{name}={ours.get(name)!r} (only {back.get(name)!r})"
+        f"`{name}={ours.get(name)!r}` (only {back.get(name)!r})"
         for name in sorted(ours.keys() | back.keys())
         if ours.get(name) != back.get(name)
     ]

@@ -105,7 +105,7 @@ def open_source(
         raise unknown("mixer", mixer, MIXERS.names())
     if mixer is not None and kind in ("ours", "timm", WRAPPED):
         raise ConfigError(
-            f"{folder} is {source.what}, and 'mixer' is for attention of checkpoints of "
+            f"{folder} is {source.what}, and `mixer` is for attention of checkpoints of "
             "transformers: a model of everyformer with another mixer is trained, beginning with "
             "what both share, by everyformer train MEMBER --from"
         )

@@ -251,7 +251,7 @@ def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, An
     if heads is None and width not in PLAIN_WIDTHS:
         raise ConfigError(
             f"how many heads a ViT of {width} channels has cannot be read off its tensors: give "
-            "heads=..."
+            "`heads=...`"
         )
     if pooling != ("token" if first else "avg"):
         raise UnsupportedError(

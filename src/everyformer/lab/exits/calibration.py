@@ -63,7 +63,7 @@ def drawn_prompts(
     if not starts:
         raise DataError(
             f"no text has {size:,} tokens, a prompt of {context:,} and {tokens:,} behind it: give "
-            "longer texts, or a smaller --prompt-length or --tokens"
+            "longer texts, or a smaller `prompt_length` or `tokens`"
         )
     results = []
     for n, first in drawn(starts, count, seed):
@@ -96,8 +96,8 @@ class Calibration:
     def __post_init__(self) -> None:
         if self.consistency == "risk" and any(p.reference is None for p in self.prompts):
             raise DataError(
-                "--consistency risk compares with what follows a prompt, and single lines have "
-                "nothing behind them: give running texts, or --consistency text"
+                "`consistency=risk` compares with what follows a prompt, and single lines have "
+                "nothing behind them: give running texts, or `consistency=text`"
             )
         if self.metric in ("bleu", "chrf"):
             sacrebleu_package()

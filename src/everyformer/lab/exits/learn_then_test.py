@@ -168,10 +168,10 @@ def require_enough(n: int, guarantee: Guarantee) -> None:
     """
     if n < guarantee.needed:
         raise DataError(
-            f"calibration has {n:,} prompts, but delta={guarantee.delta:g} at "
-            f"epsilon={guarantee.epsilon:g} needs at least {guarantee.needed:,} by "
+            f"calibration has {n:,} prompts, but `delta={guarantee.delta:g}` at "
+            f"`epsilon={guarantee.epsilon:g}` needs at least {guarantee.needed:,} by "
             f"'{guarantee.p_value}', even where no prompt loses anything: give more, or a larger "
-            "--delta or --epsilon"
+            "`delta` or `epsilon`"
         )
 
 
@@ -231,11 +231,11 @@ def _in_order(thresholds: Sequence[float]) -> tuple[float, ...]:
     """Thresholds that a fixed sequence may walk."""
     result: tuple[float, ...] = converted(tuple[Share, ...], thresholds, "thresholds")
     if not result:
-        raise ConfigError("'thresholds' is empty: give at least one in [0, 1]")
+        raise ConfigError("`thresholds` is empty: give at least one in [0, 1]")
     for safer, next_one in itertools.pairwise(result):
         if next_one >= safer:
             raise ConfigError(
-                f"'thresholds' must fall, the safest first, but {safer:g} is followed by "
+                f"`thresholds` must fall, the safest first, but {safer:g} is followed by "
                 f"{next_one:g}"
             )
     return result

@@ -233,7 +233,7 @@ class Writer:
                 raise DataError(
                     f"{what}: a key has {np.abs(floats[row]).max():,.0f}, and {dtype.name} holds "
                     f"numbers up to {np.finfo(dtype).max:,.0f}: store keys as float32 "
-                    "(--precision float32)"
+                    "(`precision=float32`)"
                 )
             raise DataError(
                 f"{what}: its key {row:,} of those given is not finite: look at the model that "

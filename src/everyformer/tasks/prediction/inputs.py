@@ -147,7 +147,8 @@ def _kind(word: str | Path, reader: Predictor, how: Reading) -> Kind:
         if not reader.task.embeds_text:
             raise DataError(f"{error}; {reader.name} reads {_reads(reader)}") from error
         raise DataError(
-            f"{error}; a sentence that looks so is read with --as-text, from Python with text=True"
+            f"{error}; a sentence that looks so is read with `as_text`, from Python with "
+            f"`text=True`"
         ) from error
 
 

@@ -190,7 +190,7 @@ class Predictor(ABC):
         """
         top = top or self.top
         if batch < 1:
-            raise ConfigError(f"'batch' is a number of rows from 1 on, not {batch}")
+            raise ConfigError(f"`batch` is a number of rows from 1 on, not {batch}")
         for chunk in batched(rows, batch):
             read = [self._read(row) for row in chunk]
             filled = [one for one in read if one is not None]

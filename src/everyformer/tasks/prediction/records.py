@@ -198,7 +198,7 @@ def write_csv(predictions: Predictions, out: TextIO, columns: Sequence[str], for
         if new := [name for name in cells if name not in names]:
             raise DataError(
                 f"row {count:,} has a field '{new[0]}' that the first row has not, so it does not "
-                "fit a CSV: take --format jsonl"
+                "fit a CSV: take `format=jsonl`"
             )
         given = [_written(cells.get(name)) for name in names] if names else [prediction.input]
         answered = prediction.cells()

@@ -62,7 +62,7 @@ class Sharded(Shared):
             torn = sorted(weights.keys() - said.keys())[0]
             raise ConfigError(
                 f"'{torn}' is a weight of two parts of the model that are gathered apart, which "
-                "splitting would make into two: train it with 'parallel' ddp"
+                "splitting would make into two: train it with `parallel` ddp"
             )
         for name, weight in weights.items():
             vars(weight).update(said[name])

@@ -116,7 +116,7 @@ class World:
         shards = here if asked is None else asked
         if self.size % shards:
             raise ConfigError(
-                f"{self.size} processes cannot be parted into groups of 'shards' ({shards}): give "
+                f"{self.size} processes cannot be parted into groups of `shards` ({shards}): give "
                 f"a number that divides {self.size}"
             )
         return shards
@@ -223,7 +223,7 @@ def join(device: str) -> Iterator[World]:
             raise
         raise LostError(
             "another process of this run has ended or can no longer be reached, so this one ends "
-            "too; the other's own message says why. Go on from the last checkpoint with --resume"
+            "too; the other's own message says why. Go on from the last checkpoint with `resume`"
         ) from error
     finally:
         if opened:

@@ -106,7 +106,7 @@ class AdaptiveSpan(HeadMixer):
         o = self.options
         if o.ramp > o.window:
             raise GeneError(
-                f"ramp={o.ramp} is wider than window={o.window}: a span fades out inside the "
+                f"`ramp={o.ramp}` is wider than `window={o.window}`: a span fades out inside the "
                 f"window; give a ramp of at most {o.window}"
             )
         self.whole = Reach(o.window, both=not self.causal)
@@ -177,7 +177,7 @@ class AdaptiveSpan(HeadMixer):
         if self.spans_of is not None and torch.compiler.is_exporting():
             raise UnsupportedError(
                 "dynamic spans of 'adaptive-span' cannot be exported, since how much is computed "
-                "depends on the tokens: train it with dynamic=False"
+                "depends on the tokens: train it with `dynamic=False`"
             )
         spans = self._spans(rows.x)
         if readable(spans.z):

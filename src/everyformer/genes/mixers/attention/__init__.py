@@ -76,14 +76,14 @@ class Attention(BuiltMixer):
         o, width, heads, causal = self.options, self.width, self.heads, self.causal
         self.kv_heads = heads if o.kv_heads is None else o.kv_heads
         if heads % self.kv_heads:
-            raise GeneError(f"heads={heads} is not a multiple of kv_heads={self.kv_heads}")
+            raise GeneError(f"`heads={heads}` is not a multiple of `kv_heads={self.kv_heads}`")
         w = o.widths
         self.key_dim = w.key_dim or heads_divide(self.channels, heads, self.name)
         self.value_dim = w.value_dim or self.key_dim
         windows = o.window if isinstance(o.window, tuple) else (o.window,)
         if len(windows) not in (1, heads):
             raise GeneError(
-                f"window={o.window} must be one number, or one for each of {heads} heads"
+                f"`window={o.window}` must be one number, or one for each of {heads} heads"
             )
         self._windows, position, memory = windows, self.position, self.memory
         if position is not None:
@@ -96,7 +96,7 @@ class Attention(BuiltMixer):
         if memory is not None and not (causal and windows == (None,)):
             raise GeneError(
                 f"memory '{memory.name}' carries the past of causal attention without a window, "
-                f"not with causal={causal} and window={o.window}"
+                f"not with `causal={causal}` and `window={o.window}`"
             )
         self.scale = o.scale if o.scale is not None else 1 / math.sqrt(self.key_dim)
         self.project = HeadProjections(
@@ -118,7 +118,7 @@ class Attention(BuiltMixer):
             value = getattr(options.widths, name)
             if value not in (None, width):
                 raise GeneError(
-                    f"'{gene}.widths.{name}' must be width={width} in a layer, not {value}: all "
+                    f"`{gene}.widths.{name}` must be `width={width}` in a layer, not {value}: all "
                     "layers of a model read and give as many channels. Leave it out"
                 )
 
@@ -305,7 +305,7 @@ class Attention(BuiltMixer):
         if self.position is not None:
             raise UnsupportedError(
                 f"position '{self.position.name}' is defined between tokens of one sequence; build "
-                "cross-attention with position=None"
+                "cross-attention with `position=None`"
             )
         if isinstance(state, ContextState):
             cache, hides = state, True

@@ -138,24 +138,24 @@ class BigBird(PatternAttention):
         if drawn and longest is None:
             raise GeneError(
                 "bigbird draws its random blocks once, for the longest text, so it needs "
-                "max_length: give it, or random_blocks=0"
+                "max_length: give it, or `random_blocks=0`"
             )
         blocks = math.inf if longest is None else -(-longest // o.block_size)
         if outside := [block for block in rules.always if not -blocks <= block < blocks]:
             raise GeneError(
-                f"global_blocks={rules.always} names block {outside[0]}, but max_length="
-                f"{longest} has {blocks} blocks of block_size={o.block_size}"
+                f"`global_blocks={rules.always}` names block {outside[0]}, but "
+                f"`max_length={longest}` has {blocks} blocks of `block_size={o.block_size}`"
             )
         if (tokens := len(rules.always) * self._size) > MOST_GLOBAL:
             raise GeneError(
-                f"bigbird lists its global tokens, {tokens:,} in global_blocks={rules.always} "
-                f"of block_size={o.block_size}, and {MOST_GLOBAL:,} at most: choose a smaller "
-                "block_size, or global_blocks=()"
+                f"bigbird lists its global tokens, {tokens:,} in `global_blocks={rules.always}` "
+                f"of `block_size={o.block_size}`, and {MOST_GLOBAL:,} at most: choose a smaller "
+                "block_size, or `global_blocks=()`"
             )
         if o.random == "release" and longest is not None and longest % o.block_size:
             raise GeneError(
-                f"random='release' has tables for whole blocks: max_length={longest} is no "
-                f"multiple of block_size={o.block_size}"
+                f"`random='release'` has tables for whole blocks: `max_length={longest}` is no "
+                f"multiple of `block_size={o.block_size}`"
             )
         wrong = {
             "form='etc'": o.form == "etc",
@@ -167,12 +167,13 @@ class BigBird(PatternAttention):
             named = next(name for name, chosen in wrong.items() if chosen)
             raise GeneError(
                 f"{named} depends on the end of the text, or lets all tokens read later ones: use "
-                "it with causal=False"
+                "it with `causal=False`"
             )
         if o.random == "zeros" and position is not None:
             raise GeneError(
-                "random='zeros' is for checkpoints of transformers, which have no position inside: "
-                f"use random='uniform' with position '{position.name}'"
+                "`random='zeros'` is for checkpoints of transformers, which have no position "
+                "inside: "
+                f"use `random='uniform'` with position '{position.name}'"
             )
 
     def join(self, first: Mixer) -> None:

@@ -137,13 +137,13 @@ class Linformer(HeadMixer):
         if slots > self.reach:
             longest = "causal_chunk" if causal else "max_length"
             raise GeneError(
-                f"k={slots} slots for {longest}={self.reach} tokens would hold more than the "
-                f"tokens themselves: give k of at most {self.reach}, or a larger {longest}"
+                f"`k={slots}` slots for `{longest}={self.reach}` tokens would hold more than the "
+                f"tokens themselves: give `k` of at most {self.reach}, or a larger `{longest}`"
             )
         if causal:
             self.no_context = (
                 "linformer with causal_chunk cuts its own text into segments; build the mixer that "
-                "reads a context with causal=False"
+                "reads a context with `causal=False`"
             )
         self.slots = slots
         self.add_projections(o.bias)
@@ -158,19 +158,21 @@ class Linformer(HeadMixer):
         if causal and chunk is None:
             raise GeneError(
                 "linformer has no causal form: every slot mixes all positions, so that no mask "
-                "over slots hides the later ones. Use causal=False, the extension causal_chunk=64 "
+                "over slots hides the later ones. Use `causal=False`, the extension "
+                "`causal_chunk=64` "
                 "(member 'linformer-chunked'), or a causal member"
             )
         if chunk is not None and not causal:
             raise GeneError(
-                f"causal_chunk={chunk} cuts a text for causal=True; with causal=False leave it out"
+                f"`causal_chunk={chunk}` cuts a text for `causal=True`; with `causal=False` "
+                f"leave it out"
             )
         if chunk is not None:
             return chunk
         if max_length is None:
             raise GeneError(
                 "linformer holds matrices over positions, so it needs max_length: give "
-                "max_length=... (the longest sequence)"
+                "`max_length=...` (the longest sequence)"
             )
         return max_length
 
@@ -182,9 +184,9 @@ class Linformer(HeadMixer):
         own, theirs = tuple(self.length_map.shape), tuple(first.length_map.shape)
         if own != theirs or self.options.sharing != first.options.sharing:
             raise GeneError(
-                "sharing='layerwise' has one E for all layers, but they differ in sharing or k: "
+                "`sharing='layerwise'` has one E for all layers, but they differ in sharing or k: "
                 f"{self.options.sharing} {own} against {first.options.sharing} {theirs}. Give all "
-                "layers the same, or use sharing='key-value'"
+                "layers the same, or use `sharing='key-value'`"
             )
         self.length_map = first.length_map
 

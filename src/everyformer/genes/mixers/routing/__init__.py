@@ -343,7 +343,7 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
     if max_length is None:
         raise GeneError(
             "routing takes its numbers of clusters and members from the longest text: give "
-            "max_length=..., or clusters=... and window=..."
+            "`max_length=...`, or `clusters=...` and `window=...`"
         )
     most = max_length / o.window if o.window else math.sqrt(max_length)
     clusters = o.clusters or max(1, round(most))
@@ -353,7 +353,8 @@ def _sizes(o: RoutingOptions, max_length: int | None) -> tuple[int, int]:
 def _check(mixer: RoutingAttention) -> None:
     if mixer.local >= mixer.heads:
         raise GeneError(
-            f"routing: local_heads={mixer.local} of heads={mixer.heads} must leave at least one "
+            f"routing: `local_heads={mixer.local}` of `heads={mixer.heads}` must leave at least "
+            f"one "
             "routed head"
         )
     if mixer.head_dim < 2:

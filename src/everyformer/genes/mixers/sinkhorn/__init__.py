@@ -99,7 +99,7 @@ class SinkhornOptions(Options):
         super().__post_init__()
         if self.sortcut is not None and self.combine != "concat":
             raise ConfigError(
-                f"sortcut={self.sortcut} reads no own block: leave combine='{self.combine}' out"
+                f"`sortcut={self.sortcut}` reads no own block: leave `combine='{self.combine}'` out"
             )
 
 
@@ -118,12 +118,12 @@ class Sinkhorn(HeadMixer):
         o, causal = self.options, self.causal
         if causal and o.sortcut is not None:
             raise GeneError(
-                f"sortcut={o.sortcut} shows all tokens the same blocks, later ones too: use it "
-                "with causal=False"
+                f"`sortcut={o.sortcut}` shows all tokens the same blocks, later ones too: use it "
+                "with `causal=False`"
             )
         if max_length is None:
             raise GeneError(
-                f"sort_net='{o.sort_net}' has a column for each block of the longest text, so it "
+                f"`sort_net='{o.sort_net}'` has a column for each block of the longest text, so it "
                 "needs max_length: give it"
             )
         self.max_length = max_length
@@ -132,7 +132,7 @@ class Sinkhorn(HeadMixer):
         # keys, values and those that are sorted in
         check_memory(
             4.0 * o.block_size * self.width * torch.get_default_dtype().itemsize,
-            f"sinkhorn: a block of block_size={o.block_size:,} tokens",
+            f"sinkhorn: a block of `block_size={o.block_size:,}` tokens",
             "choose a smaller block_size",
         )
         self.add_projections(o.bias)

@@ -1,14 +1,7 @@
 """Three members to try where none is named, by what their rows say and the data are."""
 
-import shlex
-from collections.abc import Sequence
-
-from everyformer.cli.parsing import say
-from everyformer.core import plugins as own
-from everyformer.core.errors import ConfigError
 from everyformer.core.member import Member
 from everyformer.core.tasks import Task
-from everyformer.data.config import DataConfig
 from everyformer.family import info
 
 MADE_FOR = ("gpt", "bert", "vit", "transformer", "decision-transformer", "gtrxl", "attention")
@@ -27,33 +20,7 @@ def three(task: Task) -> tuple[Member, ...]:
     return tuple(info(name) for name in names)
 
 
-def propose(words: Sequence[str], config: DataConfig, word: str | None) -> ConfigError:
-    """Say which three members suit the data, each with a reason and its command; the refusal.
-
-    Args:
-        words: those of `train`, without a member.
-        word: the task that was said.
-
-    Raises:
-        ConfigError, DataError: the data cannot be read, or serve no such task.
-    """
-    from everyformer.data.kind import Request
-    from everyformer.data.load import recognised
-
-    with Request(config, word) as request:
-        task = recognised(request).does
-    say(f"{config.source}: {task.reads}, for the task {task.name}; try one of these")
-    for member in three(task):
-        command = own.command(shlex.join(["train", member.name, *words]))
-        say(f"\n  {command}\n      {member.title}; {_why(member, task)}")
-    say("")
-    return ConfigError(
-        f"name the member to train: three are above, `everyformer list --task {task.name}` has all "
-        "that can"
-    )
-
-
-def _why(member: Member, task: Task) -> str:
+def reason(member: Member, task: Task) -> str:
     """The facts of its row that matter for a task, in words."""
     told = f"time grows like {member.cost.growth}"
     if not task.forward_only:
