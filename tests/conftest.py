@@ -101,17 +101,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No mixers of one's own are known before, nor after."""
     from everyformer import family
-    from everyformer.core import plugins as own
+    from everyformer.core import plugins
     from everyformer.genes.mixers import MIXERS
 
     monkeypatch.setattr(sys, "path", [*sys.path])
-    monkeypatch.setattr(own, "_registered", {})
+    monkeypatch.setattr(plugins, "_registered", {})
     monkeypatch.setattr(family, "_rows", {})
-    monkeypatch.setenv(own.VARIABLE, "")
-    monkeypatch.setenv(own.MODELS, "")
+    monkeypatch.setenv(plugins.VARIABLE, "")
+    monkeypatch.setenv(plugins.MODELS, "")
     family._known.cache_clear()
     yield
-    own._load.cache_clear()
+    plugins._load.cache_clear()
     family._known.cache_clear()
     for name, cls in list(MIXERS._entries.items()):
         if not cls.__module__.startswith("everyformer."):

@@ -15,7 +15,7 @@ import torch
 from everyformer import family
 from everyformer.checks.verify import check_law
 from everyformer.cli import main
-from everyformer.core import plugins as own
+from everyformer.core import plugins
 from everyformer.core.errors import ConfigError, GeneError, PluginError, UnsupportedError
 from everyformer.core.tasks import TASKS
 from everyformer.genes.mixers import MIXERS
@@ -87,7 +87,7 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     found = re.search(r"^next +everyformer (.*)$", capsys.readouterr().out, re.MULTILINE)
     assert found is not None
     assert f"--plugin {mine / 'mine.py'}:CumMean" in found[1]
-    os.environ[own.VARIABLE] = ""
+    os.environ[plugins.VARIABLE] = ""
     family._known.cache_clear()
     MIXERS._entries.pop("cum-mean", None)
     assert main(["generate", "run", "--prompt", "the"]) == 2
@@ -161,7 +161,7 @@ def test_a_class_is_registered_in_python(mine: Path, monkeypatch: pytest.MonkeyP
     model = ef.create_model("cum-mean", width=16, layers=1, heads=2)
     assert type(model.stack.mixers[0]) is CumMean
     assert type(ef.create_mixer("cum-mean", width=8, causal=True)) is CumMean
-    assert os.environ[own.VARIABLE] == "mine:CumMean"
+    assert os.environ[plugins.VARIABLE] == "mine:CumMean"
 
 
 SAW = """
@@ -212,7 +212,7 @@ def test_a_file_that_was_edited_is_executed_again(
 def test_a_gene_of_a_file_is_known_in_processes_that_are_started(
     saw: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(own.VARIABLE, f"{saw}:CumMean")
+    monkeypatch.setenv(plugins.VARIABLE, f"{saw}:CumMean")
     assert POSITIONS.get("saw").name == "saw"
 
 
@@ -336,7 +336,7 @@ def test_a_slow_import_has_a_name(mine: Path) -> None:
     seen = "from everyformer.system.status import _works\nWORKS = [*_works]\n"
     (mine / "mine.py").write_text(seen + text, encoding="utf-8")
     assert main(["list", "--plugin", "mine.py:CumMean"]) == 0
-    module = sys.modules[own.add_spec("mine.py:CumMean").__module__]
+    module = sys.modules[plugins.add_spec("mine.py:CumMean").__module__]
     assert module.WORKS[-1] == "still importing mine.py, Ctrl-C stops"
 
 

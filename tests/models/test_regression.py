@@ -173,7 +173,7 @@ def test_what_is_said_of_several_numbers_does_not_depend_on_their_units() -> Non
     assert [low**2, high**2] == pytest.approx(first["loss_interval"])
     # of the second number the errors are twice what the mean makes
     said = "better than always giving the mean for 1 of 2 numbers; not surely for number 2"
-    assert [tasks.TASKS["regress-series"].worth(one) for one in found] == [said, said]
+    assert [tasks.TASKS["regress-series"].against_baseline(one) for one in found] == [said, said]
 
 
 def test_targets_that_are_all_the_same_have_no_r2() -> None:

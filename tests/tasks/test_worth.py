@@ -78,5 +78,5 @@ SURE, UNSURE, WORSE = (1.0, [0.5, 1.5]), (1.0, [0.5, 2.5]), (3.0, [2.5, 3.5])
 def test_a_result_is_told_beside_an_answer_without_a_model(
     task: str, evaluation: dict[str, Any], said: str | None
 ) -> None:
-    assert TASKS[task].worth(evaluation) == said
+    assert TASKS[task].against_baseline(evaluation) == said
     assert (TASKS[task].baseline(evaluation) is None) == (said is None)

@@ -29,7 +29,7 @@ from everyformer.core.position import Position
 from everyformer.core.shared import advanced, sharing
 from everyformer.core.state import StackState, State, in_step
 from everyformer.core.taps import Tap
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from sequence_laws.foreign import source
 
 
@@ -198,7 +198,7 @@ class Stack(nn.Module):
             return y
 
         most = min([length, *(m.max_length for m in self.mixers if m.max_length is not None)])
-        what = f"the layers with {listed(named)}"
+        what = f"the layers with {join_names(named)}"
         return tried(self, run, self.mixers[0].width, most, what)
 
     def read_context(self, encoded: Tensor, mask: Mask | None = None) -> tuple[State, ...]:

@@ -13,7 +13,7 @@ from everyformer.core.devices import pick_device
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, UnsupportedError
 from everyformer.core.plugins import edited
 from everyformer.core.tasks import Task
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -202,8 +202,8 @@ class TrainedRun:
             dataset = dataset.as_of(facts.get("commonest"))
         if known and list(dataset.classes) != known:
             raise DataError(
-                f"{dataset.name} has the classes {few(dataset.classes)}, but {what} was trained "
-                f"with {few(known)}: give data with the same classes"
+                f"{dataset.name} has the classes {join_first(dataset.classes)}, but {what} was "
+                f"trained with {join_first(known)}: give data with the same classes"
             )
         classes = self.config.class_names
         if dataset.does.draws and dataset.classes != classes:

@@ -180,7 +180,7 @@ class Task(ABC):
         known; of one row nothing is sure."""
         return beats(evaluation, base)
 
-    def worth(self, evaluation: Mapping[str, Any]) -> str | None:
+    def against_baseline(self, evaluation: Mapping[str, Any]) -> str | None:
         """A sentence on whether an evaluation beats the baseline; None where there is none."""
         base = self.baseline(evaluation)
         return None if base is None else sentence(base, self.beats(evaluation, base))

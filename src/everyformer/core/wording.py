@@ -8,15 +8,15 @@ NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
 """said of the loss of a model that leaks"""
 
 
-def listed(names: Sequence[str], word: str = "and") -> str:
+def join_names(names: Sequence[str], word: str = "and") -> str:
     """a, b and c."""
     return f" {word} ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
-def few(names: Sequence[str], most: int = MOST_NAMES) -> str:
+def join_first(names: Sequence[str], most: int = MOST_NAMES) -> str:
     """a, b and c; of many the first ones: a, b, c, d, e, f and 25 more."""
     if len(names) <= most:
-        return listed(names)
+        return join_names(names)
     return f"{', '.join(names[:most])} and {len(names) - most:,} more"
 
 
@@ -28,7 +28,7 @@ def shortened(text: str, most: int, *, end: bool = False) -> str:
     return f"…{text[1 - most :]}" if end else f"{text[: most - 1]}…"
 
 
-def counted(count: int, what: str) -> str:
+def pluralise(count: int, what: str) -> str:
     """1 row, 2,000 rows."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.rounding import shortened
-from everyformer.core.wording import counted, few
+from everyformer.core.wording import join_first, pluralise
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FEW, doubtful, is_number, number
 from everyformer.data.layout import class_names
@@ -42,7 +42,7 @@ def refuse_labels(counts: Mapping[str, int], reader: TableReader, spec: str, cho
             option = table.names[index] if table.names else index + 1
             hint = f" (`data.label_column={option}` takes these as classes)" if whole else ""
             raise DataError(
-                f"{column} of '{spec}' holds {counted(count, 'different number')}: predict "
+                f"{column} of '{spec}' holds {pluralise(count, 'different number')}: predict "
                 f"numbers with `task=regress`, or choose another `data.label_column`{hint}"
             )
     if rows >= ENOUGH_ROWS and count > FEW * rows:
@@ -84,9 +84,9 @@ def known_ids(names: Sequence[str], known: Sequence[str], spec: str) -> np.ndarr
     ids = {name: index for index, name in enumerate(known)}
     if strange := [name for name in names if name not in ids]:
         raise DataError(
-            f"'{spec}' has the label{'s' * (len(strange) > 1)} {few(strange)}, but the model knows "
-            f"{few(known)} alone; take such rows out or call them as the model does, or choose the "
-            "column with `data.label_column`"
+            f"'{spec}' has the label{'s' * (len(strange) > 1)} {join_first(strange)}, but the "
+            f"model knows {join_first(known)} alone; take such rows out or call them as the model "
+            "does, or choose the column with `data.label_column`"
         )
     return np.array([ids[name] for name in names], dtype=np.int64)
 
@@ -119,7 +119,7 @@ def refuse_unlabelled(lines: Sequence[str], count: int, where: str, what: str = 
     if count:
         more = f" and {count - len(lines):,} more" if count > len(lines) else ""
         raise DataError(
-            f"{where} has {counted(count, what)} without a label: {', '.join(lines)}"
+            f"{where} has {pluralise(count, what)} without a label: {', '.join(lines)}"
             f"{more}; fill the label{'s' * (count > 1)} in, or say `data.unlabelled=skip`, which "
             "leaves such rows out (everyformer predict answers them)"
         )
@@ -151,7 +151,7 @@ def hold_out(
     if not held_out.any():
         left = "rows of its classes" if len(names) > 1 else "any"
         raise DataError(
-            f"the rows of '{spec}' have {counted(len(names), 'value')} of {column}: none can be "
+            f"the rows of '{spec}' have {pluralise(len(names), 'value')} of {column}: none can be "
             f"held out and leave {left} to train on; choose another column with "
             f"`data.split=group`, or `data.split=random`"
         )
@@ -163,9 +163,9 @@ def hold_out(
     held = {*labels[held_out].tolist()} if classes else set()
     if lacking := [f"'{name}'" for number, name in enumerate(classes) if number not in held]:
         words += (
-            f"; no row of the class{'es' * (len(lacking) > 1)} {few(lacking, SHOWN)} is held out: "
-            "of one in a single value all are trained on, of others a larger `data.validation` "
-            "draws some"
+            f"; no row of the class{'es' * (len(lacking) > 1)} {join_first(lacking, SHOWN)} is "
+            "held out: of one in a single value all are trained on, of others a larger "
+            "`data.validation` draws some"
         )
     return held_out, words
 

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from everyformer.core.errors import DataError
-from everyformer.core.wording import counted, listed
+from everyformer.core.wording import join_names, pluralise
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import KNOWN, LANGUAGES, are_numbers, is_number, two_languages
 from everyformer.data.sources import Entry, Source, text_lines
@@ -95,7 +95,7 @@ class DelimitedTable(Table):
                     del row[width:]
                 if len(row) != width:
                     raise DataError(
-                        f"{self.where}, line {number} has {counted(len(row), 'column')} between "
+                        f"{self.where}, line {number} has {pluralise(len(row), 'column')} between "
                         f"{self._separator}, line {first} has {width}; quote cells that "
                         "have separators or line ends in them, or say another `data.separator`"
                     )
@@ -144,7 +144,7 @@ def _separator(lines: list[str], usual: str, where: str) -> str:
     if len(found) > 1 and not (usual == "\t" and "tab" in found):
         raise DataError(
             f"the first line of {where} may be divided by "
-            f"{listed([f'{name}s' for name in found], 'or')}: say which with "
+            f"{join_names([f'{name}s' for name in found], 'or')}: say which with "
             f"`data.separator={' or '.join(found)}`, or quote cells that have them in them"
         )
     return SEPARATORS[found[0]] if len(found) == 1 else usual

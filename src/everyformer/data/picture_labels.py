@@ -8,7 +8,7 @@ import numpy as np
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.tasks import Task
-from everyformer.core.wording import counted, listed
+from everyformer.core.wording import join_names, pluralise
 from everyformer.data.classes import SHOWN, refuse_groups, refuse_unlabelled, targets_of
 from everyformer.data.config import DataConfig
 from everyformer.data.headers import FILES
@@ -103,7 +103,7 @@ def labelled_pictures(data: Kind, pictures: Sequence[Entry]) -> LabelledPictures
     others = {entry.name for entry in without_notes(source.entries)} - {p.name for p in pictures}
     if others:
         verb = "is no picture" if len(others) == 1 else "are no pictures"
-        notes.append(f"{counted(len(others), 'file')} that {verb} left aside")
+        notes.append(f"{pluralise(len(others), 'file')} that {verb} left aside")
     if not needed:
         return LabelledPictures(layout, np.zeros(len(layout.entries), np.int64), (), notes)
     shown = [entry.parts[0] for entry in layout.entries]
@@ -160,7 +160,7 @@ def _by_table(data: Kind, pictures: Sequence[Entry], tables: Sequence[Entry]) ->
     if aside:
         more = " ..." if len(aside) > 3 else ""
         notes.append(
-            f"{counted(len(aside), 'picture')} that no row names left aside: "
+            f"{pluralise(len(aside), 'picture')} that no row names left aside: "
             f"{', '.join(aside[:3])}{more}"
         )
     layout = find_layout([entry for entry in pictures if entry.name in labels], config.part)
@@ -188,7 +188,7 @@ def _file_column(table: Table) -> int | None:
     if len(known) > 1:
         raise DataError(
             f"{table.where} has {len(known)} columns that could name the pictures, "
-            f"{listed([*map(table.column, known)])}: call the one that is meant {FILES_NAMED}"
+            f"{join_names([*map(table.column, known)])}: call the one that is meant {FILES_NAMED}"
         )
     return known[0] if known else None
 
@@ -229,7 +229,7 @@ def _table_labels(
     if lost:
         more = f" and {len(lost) - SHOWN:,} more" if len(lost) > SHOWN else ""
         raise DataError(
-            f"{counted(len(lost), 'row')} of the table name{'s' * (len(lost) == 1)} "
+            f"{pluralise(len(lost), 'row')} of the table name{'s' * (len(lost) == 1)} "
             f"no picture in {spec}: {', '.join(lost[:SHOWN])}{more}; add such pictures "
             "or remove such rows"
         )

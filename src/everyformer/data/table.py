@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from everyformer.core.errors import DataError
-from everyformer.core.wording import counted, shortened
+from everyformer.core.wording import pluralise, shortened
 from everyformer.data.sources import Entry, Source, reading, text_lines
 from everyformer.system.plain import from_json
 from sequence_laws.extras import extra_module
@@ -67,7 +67,7 @@ class Table(ABC):
     def columns(self) -> str:
         """All columns in messages."""
         if not self.names:
-            return f"{counted(self.width, 'column')} and no header"
+            return f"{pluralise(self.width, 'column')} and no header"
         return f"the column{'s' * (self.width > 1)} {shown(self.names)}"
 
     def _sample(self, rows: Sequence[Mapping[str, Any]]) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from everyformer.core.errors import ConfigError, DataError, nearest
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.data.config import DataConfig
 from everyformer.data.delimited import DelimitedTable
 from everyformer.data.headers import LABELS, TEXTS, are_numbers
@@ -66,7 +66,7 @@ class Role:
         if len(indices) > 1:
             raise ConfigError(
                 f"{table.where} has {len(indices)} columns that could be the {self.name}, "
-                f"{listed([*map(table.column, indices)])}; choose with {self.flag} "
+                f"{join_names([*map(table.column, indices)])}; choose with {self.flag} "
                 f"{table.names[indices[0]]} or another"
             )
         return indices[0] if indices else None
@@ -85,17 +85,17 @@ def require(table: Table, found: dict[Role, int | None]) -> tuple[int, ...]:
         numeric = TEXT in missing and any(map(are_numbers, zip(*table.sample, strict=True)))
         raise ConfigError(
             f"{table.where} has {table.columns}, and none is called like "
-            f"{listed([role.about for role in missing], 'or')}; choose "
+            f"{join_names([role.about for role in missing], 'or')}; choose "
             f"{'them' if len(missing) > 1 else 'it'} with "
-            f"{listed([f'{role.flag} {value}' for role in missing])}"
+            f"{join_names([f'{role.flag} {value}' for role in missing])}"
             f"{'' if table.names else ', from 1'}{FEATURES * numeric}"
             f"{' (pairs to translate take `task=seq2seq`)' * (table.width == 2)}"
         )
     indices = tuple(index for index in found.values() if index is not None)
     if len({*indices}) < len(indices):
         raise ConfigError(
-            f"{listed([role.name for role in found])} are both {table.column(indices[0])} of "
-            f"{table.where}; choose two columns with {listed([role.flag for role in found])}"
+            f"{join_names([role.name for role in found])} are both {table.column(indices[0])} of "
+            f"{table.where}; choose two columns with {join_names([role.flag for role in found])}"
         )
     return indices
 

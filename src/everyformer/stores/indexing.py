@@ -18,7 +18,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.modules import evaluating, memories_of
 from everyformer.core.taps import Tap
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.data.batch import batched
 from everyformer.data.cache import digest
 from everyformer.data.config import DataConfig
@@ -126,7 +126,7 @@ def index_texts(
         else:
             writer = Writer.create(folder, origin, width, how.dtype, rows)
         needed = size(bytes_needed(rows, width, writer.record.dtype))
-        files = f"{counted(len(texts.entries), 'file')}"
+        files = f"{pluralise(len(texts.entries), 'file')}"
         say(f"{files}, about {rows:,} keys of width {width}: {needed}{notes}")
         return written(model, writer, texts, how, texts.stamp, should_stop)
 

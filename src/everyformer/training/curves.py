@@ -7,7 +7,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NotRequired, TypedDict, cast
 
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.training.logging import read_metrics
 
 Evaluation = dict[str, Any]
@@ -75,7 +75,7 @@ def advice(evaluation: Mapping[str, Any], curve: Curve, lr: float) -> str:
     """
     losses = [float(row["loss"]) for row in curve["training"] if "loss" in row]
     if len(losses) < FEW:
-        logged = counted(len(losses), "logged step")
+        logged = pluralise(len(losses), "logged step")
         return f"the training was too short to say why ({logged}): {LONGER}"
     fifth = max(1, len(losses) // 5)
     start, before, end = losses[0], mean(losses[-2 * fifth : -fifth]), mean(losses[-fifth:])

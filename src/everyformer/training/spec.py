@@ -24,7 +24,7 @@ from everyformer.core.config import (
 )
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.twins import seed_of
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.data.config import DataConfig
 from everyformer.family import info
 from everyformer.genes import GENES, plain_genes
@@ -221,8 +221,8 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
     if differing:
         raise ConfigError(
             f"{folder} holds a model '{config.member}', whose weights do not fit '{member}', which "
-            f"differs in {listed(differing)}: go on with `train {config.member} --from {folder}` "
-            "and the same other options, or leave out --from"
+            f"differs in {join_names(differing)}: go on with `train {config.member} --from "
+            f"{folder}` and the same other options, or leave out --from"
         )
     brought = {
         name: Choice(after[name].name, gene.learned_without(after[name]) | after[name].options)

@@ -22,7 +22,7 @@ from everyformer.lab.compare import rounds as rounds_of
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.decoding import Decoded
 from everyformer.lab.compare.estimate import PAGE, PAGE_OF_MEMBER, PAGE_SO_FAR, START, Estimate
-from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.plan import Candidate, job
 from everyformer.lab.compare.verdict import same_functions, verdict
 from everyformer.models.build import configure
 from everyformer.system.signals import GracefulStop, Stopped
@@ -203,7 +203,7 @@ def test_two_names_of_one_function_are_timed_once_and_learn_the_same(
 def test_names_that_differ_in_their_model_or_their_data_are_two_functions() -> None:
     model = configure("attention", "classify-text", max_length=16, classes=3)
     ready = [
-        Entrant(name, None, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
+        Candidate(name, None, dataclasses.replace(model, member=name, causal=name == "learned"), 1)
         for name in ("attention", "sinusoidal", "learned", "rope")
     ]
     runs = {e.member: RunSpec(e.member) for e in ready}
@@ -386,7 +386,7 @@ def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
     member: str, training: dict[str, Any], speed: dict[str, Any], seconds: float
 ) -> None:
     config = CompareConfig(members=(member,), training=TrainingConfig(steps=10, **training))
-    ready = [Entrant(member, None, configure(member, "lm", max_length=64), 1)]
+    ready = [Candidate(member, None, configure(member, "lm", max_length=64), 1)]
     found = Estimate(config, ready, HELD_OUT, {member: SPEED | speed})
     around = START + PAGE_SO_FAR + PAGE + PAGE_OF_MEMBER
     assert found.seconds == pytest.approx(around + seconds)
@@ -398,25 +398,25 @@ def test_an_estimate_counts_steps_evaluations_what_is_read_and_written(
 def test_the_parts_of_the_whole_follow_one_another() -> None:
     members = ("gmlp", "attention")
     config = CompareConfig(members=members, seeds=2, training=TrainingConfig(steps=10))
-    ready = [Entrant(m, preset(m), configure(m, "lm", max_length=8), 1) for m in members]
+    ready = [Candidate(m, preset(m), configure(m, "lm", max_length=8), 1) for m in members]
     estimate = Estimate(config, ready, HELD_OUT, dict.fromkeys(members, SPEED))
     assert estimate.trainings == 4
     end, after = 0.0, estimate.seconds
-    for number, (entrant, seed) in enumerate(itertools.product(ready, (0, 1)), start=1):
-        planned = job(config, entrant, seed, 0.001)
+    for number, (candidate, seed) in enumerate(itertools.product(ready, (0, 1)), start=1):
+        planned = job(config, candidate, seed, 0.001)
         part = estimate.part(planned)
         assert (part.number, part.of) == (number, 4)
         assert part.begin == pytest.approx(end)
         assert end < part.end < 1
         assert part.after < after
         end, after = part.end, part.after
-        estimate.over(planned, seconds=estimate._each[entrant.member])
+        estimate.over(planned, seconds=estimate._each[candidate.member])
 
 
 def of_two_seeds(layers: dict[int, float]) -> tuple[Estimate, list[Any]]:
     """An estimate of two trainings that could not be timed, and the trainings."""
     config = CompareConfig(members=("gmlp",), seeds=2, training=TrainingConfig(steps=10))
-    ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
+    ready = [Candidate("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
     estimate = Estimate(config, ready, HELD_OUT, {}, layers)
     return estimate, [job(config, ready[0], seed, 0.001) for seed in (0, 1)]
 

@@ -17,7 +17,7 @@ from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.estimate import Estimate
 from everyformer.lab.compare.files import read_result
 from everyformer.lab.compare.launchers import Ended, Launcher, Local, Task
-from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.plan import Candidate, job
 from everyformer.lab.compare.verdict import verdict
 from everyformer.models.build import configure
 from everyformer.system.signals import GracefulStop
@@ -155,7 +155,7 @@ def test_a_stop_waits_for_what_runs_and_begins_nothing(
 
 def test_the_time_left_is_shared_by_those_that_run_at_once() -> None:
     config = CompareConfig(members=("gmlp",), seeds=4, training=TrainingConfig(steps=10))
-    ready = [Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
+    ready = [Candidate("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)]
     data: Any = SimpleNamespace(does=TASKS["lm"], length=8, validation_batches=lambda *sizes: ())
     alone, four = (Estimate(config, ready, data, {}, at_once=n) for n in (1, 4))
     page = alone._page

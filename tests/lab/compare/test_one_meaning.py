@@ -22,7 +22,7 @@ from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.genes import GENES
-from everyformer.lab.compare.plan import entrants
+from everyformer.lab.compare.plan import candidates
 from everyformer.lab.report.compare import described
 
 OF_THE_VERB = {"json": False, "only": None, "collect": False}
@@ -165,7 +165,7 @@ def test_what_is_given_for_all_holds_over_rows_even_where_it_is_a_default(way: s
     else:
         given = described(["transformer"], model={"label_smoothing": 0, "block": {"dropout": 0}})
     data = load_dataset(DataConfig(source="reverse", length=8))
-    by_row, by_words = (entrants(config, data)[0].config for config in (rows, given))
+    by_row, by_words = (candidates(config, data)[0].config for config in (rows, given))
     assert by_row is not None
     assert by_words is not None
     assert (by_row.label_smoothing, by_row.block.dropout) == (0.1, 0.1)
@@ -184,7 +184,7 @@ def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) ->
     data = load_dataset(DataConfig(source="reverse", length=8))
     own = dataclasses.replace(given, options=("transformer.dropout=0.125", "transformer.layers=2"))
     for config, layers, dropout in ((given, 3, 0.25), (own, 2, 0.125)):
-        built = entrants(config, data)[0].config
+        built = candidates(config, data)[0].config
         assert built is not None
         assert (built.width, built.layers, built.heads) == (8, layers, 4)
         assert (built.block.dropout, built.block.norm_eps) == (dropout, 0.5)
@@ -193,8 +193,8 @@ def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) ->
 def test_an_option_of_another_task_is_a_members_error() -> None:
     data = load_dataset(DataConfig(source="reverse", length=8))
     words = ["transformer", "--model.lookahead", "0.5"]
-    [entrant] = entrants(Line(CompareOptions, words, "compare").parse("", ()), data)
-    assert "read in the task lm alone, and this one is 'seq2seq'" in str(entrant.error)
+    [candidate] = candidates(Line(CompareOptions, words, "compare").parse("", ()), data)
+    assert "read in the task lm alone, and this one is 'seq2seq'" in str(candidate.error)
 
 
 def test_a_word_for_none_and_a_single_name_are_read_as_flags_are(

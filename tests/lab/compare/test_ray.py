@@ -15,7 +15,7 @@ from everyformer.lab.compare.cluster import Cluster, train
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.files import write_result
 from everyformer.lab.compare.launchers import Task
-from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.plan import Candidate, job
 from everyformer.models.build import configure
 from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
@@ -84,7 +84,7 @@ def cluster_of(ray: Ray, monkeypatch: pytest.MonkeyPatch, **training: Any) -> Cl
 
 def task_of(folder: Path, seed: int = 0) -> Task:
     config = CompareConfig(members=("gmlp",), training=TrainingConfig(steps=1))
-    ready = Entrant("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)
+    ready = Candidate("gmlp", preset("gmlp"), configure("gmlp", "lm", max_length=8), 1)
     folder.mkdir(exist_ok=True)
     return Task(job(config, ready, seed, 0.001), folder, Part(1, 1, 0.0, 1.0, 0.0))
 

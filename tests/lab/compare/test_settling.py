@@ -17,7 +17,7 @@ from everyformer.lab.compare import launchers, worker
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.contrasts import contrasts, letters, within_margin
 from everyformer.lab.compare.estimate import Estimate
-from everyformer.lab.compare.plan import Entrant, check_design
+from everyformer.lab.compare.plan import Candidate, check_design
 from everyformer.lab.compare.summary import rank
 from everyformer.lab.compare.verdict import verdict
 from everyformer.models.build import configure
@@ -340,7 +340,7 @@ def test_the_power_asked_for_is_in_the_results_and_said(
 def test_trainings_that_come_too_are_told_with_the_others() -> None:
     """Once each, however often they are announced."""
     ready = [
-        Entrant(name, None, configure(name, "lm", max_length=8), 1) for name in ("gmlp", "gpt")
+        Candidate(name, None, configure(name, "lm", max_length=8), 1) for name in ("gmlp", "gpt")
     ]
     data = SimpleNamespace(
         does=TASKS["classify-text"], length=8, validation_batches=lambda *sizes: ()

@@ -19,11 +19,11 @@ def test_what_is_recorded_is_not_trained_again(
     trained: list[tuple[str, int]] = []
     one = defaults.one
 
-    def counted(task, setting, data, entrant, seed):
-        trained.append((entrant.member, seed))
+    def counted(task, setting, data, candidate, seed):
+        trained.append((candidate.member, seed))
         if len(trained) == 3:
             raise SystemExit("stopped")
-        return one(task, setting, data, entrant, seed)
+        return one(task, setting, data, candidate, seed)
 
     monkeypatch.setattr(defaults, "one", counted)
     members = {member.name for member in defaults.list_members(task="classify-image")}

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few, listed
+from everyformer.core.wording import join_first, join_names
 from everyformer.lab.compare.contrasts import seeds_for, smallest_seen
 from everyformer.lab.report.notes import beyond, notes
 from everyformer.lab.report.terminal import render
@@ -216,8 +216,8 @@ def test_the_question_names_what_was_equal() -> None:
 def test_numbers_and_lists_in_sentences() -> None:
     assert [brief(n) for n in (0.12345, 15.94, 187.2, 1234.5)] == ["0.123", "15.9", "187", "1,234"]
     assert [size(n) for n in (None, 12, 2048, 3 * 2**30)] == ["-", "12 B", "2.0 KiB", "3.0 GiB"]
-    assert [listed(list(names)) for names in ("", "a", "abc")] == ["", "a", "a, b and c"]
+    assert [join_names(list(names)) for names in ("", "a", "abc")] == ["", "a", "a, b and c"]
     ten = list("abcdefghij")
-    assert few(ten[:6]) == "a, b, c, d, e and f"
-    assert few(ten) == "a, b, c, d, e, f and 4 more"
+    assert join_first(ten[:6]) == "a, b, c, d, e and f"
+    assert join_first(ten) == "a, b, c, d, e, f and 4 more"
     assert visible("a\x00\x7f\r\n\tb\ud800") == "a\u2400\u2421\n\tb?"

@@ -6,7 +6,7 @@ from everyformer.cli.console import emit
 from everyformer.cli.found import compared, is_comparison
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.system.files import expanded, write_text
 
 TABLE, PAGE = "table", "page"
@@ -56,7 +56,7 @@ def draw_figures(options: ShowOptions) -> int:
         raise ConfigError(f"{options.run} has no figures, since no member was trained to the end")
     if options.what not in ("all", *drawings):
         raise ConfigError(
-            f"{options.run} has no numbers for '{options.what}'; it has {listed([*drawings])}"
+            f"{options.run} has no numbers for '{options.what}'; it has {join_names([*drawings])}"
         )
     folder, drawn = folder_of(options, expanded(options.run)), []
     for name in drawings if options.what == "all" else [options.what]:

@@ -9,7 +9,7 @@ import tyro
 from everyformer.cli.console import emit
 from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.parsing import Line, say, take
-from everyformer.core import plugins as own
+from everyformer.core import plugins
 from everyformer.core.config import part_of
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, names
@@ -59,7 +59,7 @@ def run(words: Sequence[str]) -> int:
     command = _command(words, config)
     if options.only is not None or options.collect:
         return _scheduled(options, config, command)
-    again = own.command(f"compare --resume --out {shlex.quote(config.out)}")
+    again = plugins.command(f"compare --resume --out {shlex.quote(config.out)}")
     hint = f"stopped; go on with: {again}"
     try:
         done = run_comparison(config, write_report, say=say, command=command)
@@ -116,7 +116,7 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
     rest = rest if only is None else take(rest, "--seed")[1]
     before = first_command(expanded(config.out)) if config.resume else None
     if before is None:
-        return own.command(shlex.join(["compare", *rest]))
+        return plugins.command(shlex.join(["compare", *rest]))
     rest = take(rest, "--out")[1]
     before = shlex.join(without(shlex.split(before), rest, FlagGroup(CompareOptions()).flags()))
     return f"{before} {shlex.join(rest)}" if rest else before

@@ -341,7 +341,7 @@ def _print(
     evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset, nothing: str | None
 ) -> None:
     """An evaluation for people; ``nothing``: why it is worth nothing, where that was said."""
-    its_worth = nothing or trained.does.worth(evaluation)
+    its_worth = nothing or trained.does.against_baseline(evaluation)
     tables = trained.does.table(evaluation, dataset)
     if tables is not None:
         print(tables)

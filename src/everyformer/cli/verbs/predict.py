@@ -15,7 +15,7 @@ from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.data.config import Header, Separator
 from everyformer.system.files import expanded, named_as
 
@@ -100,7 +100,7 @@ def run(options: PredictOptions) -> int:
     for note in (*inputs.notes(), *reader.notes()):
         say(note)
     if options.out is not None:
-        say(f"{counted(count - reader.counts['empty'], 'prediction')} in {options.out}")
+        say(f"{pluralise(count - reader.counts['empty'], 'prediction')} in {options.out}")
     return 0
 
 

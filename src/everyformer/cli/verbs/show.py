@@ -13,7 +13,7 @@ from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.options import Format, ShowOptions
 from everyformer.cli.show.saved import SAVED, draw_saved
 from everyformer.core.errors import ConfigError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.system.files import expanded, require_no_file
 
 
@@ -61,11 +61,11 @@ def run(options: ShowOptions) -> int:
             able = [f"'{other}'" for other, known in PICTURES.items() if name in known.reads]
             inside = ["pictures of the inside of a model"] * (name in INSIDE.reads)
             raise ConfigError(
-                f"{spelled(f'--{name}')} is of {listed([*inside, *able], 'and')}, not of "
+                f"{spelled(f'--{name}')} is of {join_names([*inside, *able], 'and')}, not of "
                 f"'{options.what}': leave it out"
             )
     if options.format is not None and options.format not in picture.formats:
-        kinds = listed(picture.formats, "or")
+        kinds = join_names(picture.formats, "or")
         raise ConfigError(f"'{options.what}' is written as {kinds}, not as {options.format}")
     options = replace(options, format=options.format or picture.formats[0])
     return picture.draw(options)

@@ -13,12 +13,12 @@ from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.names import refuse_files
 from everyformer.cli.parsing import Line, say, take
-from everyformer.core import plugins as own
+from everyformer.core import plugins
 from everyformer.core.baselines import NOT_BETTER
 from everyformer.core.config import MISSING, Choice, Given, NoOptions
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.core.tasks import TASKS
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.family.proposals import reason, three
@@ -183,7 +183,7 @@ def _named_member(line: Line[RunSpec]) -> str | None:
     named = [word for word in placed if word in line.names]
     for word in placed[:1] if not named else ():
         if (outside := outside_name(word)) is not None:
-            own.allow_model(outside)
+            plugins.allow_model(outside)
             return word
     if placed and not named:
         refuse_files(placed[:1], line.verb)
@@ -220,7 +220,7 @@ def propose(words: Sequence[str], run: RunSpec) -> ConfigError:
         task = recognised(request).does
     say(f"{run.data.source}: {task.reads}, for the task {task.name}; try one of these")
     for member in three(task):
-        command = own.command(shlex.join(["train", member.name, *words]))
+        command = plugins.command(shlex.join(["train", member.name, *words]))
         say(f"\n  {command}\n      {member.title}; {reason(member, task)}")
     say("")
     return ConfigError(
@@ -259,7 +259,7 @@ def _rows(
 
     measured = result.evaluation or {}
     rows: dict[str, Any] = {n: v for n, v in measured.items() if isinstance(v, int | float)}
-    value = dataset.does.worth(measured)
+    value = dataset.does.against_baseline(measured)
     if value is not None:
         rows["worth"] = value
         if value.startswith(NOT_BETTER):
@@ -290,8 +290,8 @@ def _tell(
     rows = {
         "run": where,
         **rows,
-        "trained": f"{counted(result.steps, 'step')}, {result.seconds:.1f} s{speed}",
-        "next": own.command(use.format(run=shlex.quote(where))),
+        "trained": f"{pluralise(result.steps, 'step')}, {result.seconds:.1f} s{speed}",
+        "next": plugins.command(use.format(run=shlex.quote(where))),
     }
     if options.json:
         emit({**rows, "evaluation": measured, "best": best})

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from everyformer.core.errors import DataError, nearest
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.data.episodes.episode import NAMES, Episode
 from everyformer.data.episodes.minari_sets import MINARI, holds_minari, read_minari
 from everyformer.data.episodes.spaces import Space
@@ -128,7 +128,7 @@ def _episode(path: Path) -> Episode:
             raise DataError(
                 f"{path} has no array '{name}', which every episode needs"
                 + (f" ({nearest(name, others)})" if others else "")
-                + f": it has {few(list(arrays))}"
+                + f": it has {join_first(list(arrays))}"
             )
     with _naming(path):
         return Episode.of(arrays)

@@ -21,7 +21,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.lab.bench.timing import summary
 from everyformer.lab.compare import rounds
 from everyformer.lab.compare.config import CompareConfig
-from everyformer.lab.compare.plan import Entrant, job
+from everyformer.lab.compare.plan import Candidate, job
 from everyformer.lab.compare.processes import ended, launch, stopped_by
 from everyformer.lab.compare.results import Calibrated
 from everyformer.lab.compare.rounds import Timing, TimingRecord
@@ -33,7 +33,7 @@ from everyformer.training.spec import RunSpec
 
 def calibrate(
     config: CompareConfig,
-    ready: list[Entrant],
+    ready: list[Candidate],
     dataset: Dataset,
     folder: Path,
     stop: GracefulStop,
@@ -78,7 +78,7 @@ def calibrate(
     }
 
 
-def _representatives(ready: list[Entrant], runs: dict[str, RunSpec]) -> dict[str, str]:
+def _representatives(ready: list[Candidate], runs: dict[str, RunSpec]) -> dict[str, str]:
     """For each member the first whose data and complete model are the same but for the name."""
     first: dict[str, str] = {}
     return {
@@ -90,9 +90,9 @@ def _representatives(ready: list[Entrant], runs: dict[str, RunSpec]) -> dict[str
     }
 
 
-def _timed_run(config: CompareConfig, entrant: Entrant) -> RunSpec:
+def _timed_run(config: CompareConfig, candidate: Candidate) -> RunSpec:
     """A member's first training, without what would stretch or shorten it."""
-    planned = job(config, entrant, config.training.seed, config.training.lr)
+    planned = job(config, candidate, config.training.seed, config.training.lr)
     free: dict[str, Any] = {f"budget_{kind}": None for kind in BUDGETS}
     brief = dataclasses.replace(
         planned.run.training,

@@ -16,7 +16,7 @@ import torch
 
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.files import read_result
 from everyformer.lab.compare.launchers import Ended, Launcher, Task
@@ -65,7 +65,7 @@ class Cluster(Launcher):
         self.at_once = int(min(have.get(what, 0) // much for what, much in needs.items() if much))
         if not self.at_once:
             each, there = (
-                " and ".join(counted(int(amounts.get(what, 0)), what) for what in needs)
+                " and ".join(pluralise(int(amounts.get(what, 0)), what) for what in needs)
                 for amounts in (needs, have)
             )
             raise ConfigError(
@@ -99,7 +99,7 @@ class Cluster(Launcher):
 
     def ended(self, stop: GracefulStop) -> Ended:
         done: list[Any] = []
-        with status(f"waiting for {counted(len(self._running), 'training')}"):
+        with status(f"waiting for {pluralise(len(self._running), 'training')}"):
             while not done:
                 done, _ = self._ray.wait([*self._running], timeout=PAUSE)
                 if stop.received is not None and not self._cancelled:

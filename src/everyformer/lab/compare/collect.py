@@ -18,7 +18,7 @@ from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.contrasts import contrasts, letters
 from everyformer.lab.compare.files import FORMAT
 from everyformer.lab.compare.lawful import sentence
-from everyformer.lab.compare.plan import Entrant, Job, preset_changes
+from everyformer.lab.compare.plan import Candidate, Job, preset_changes
 from everyformer.lab.compare.results import (
     Calibrated,
     FailedRow,
@@ -42,18 +42,22 @@ from everyformer.training.surroundings import environment
 
 
 def _row(
-    entrant: Entrant, results: list[Result], task: Task, metric: Metric, speed: Calibrated | None
+    candidate: Candidate,
+    results: list[Result],
+    task: Task,
+    metric: Metric,
+    speed: Calibrated | None,
 ) -> TableRow | FailedRow:
     """The row of a member from all of its trainings."""
     good = [result for result in results if result["status"] == "done"]
     if not good or len(good) < len(results):
-        error = next((r["error"] for r in results if r["status"] != "done"), entrant.error)
-        return {"member": entrant.member, "status": "failed", "error": error}
-    assert entrant.parameters is not None
-    row = member_row(entrant.member, task, entrant.parameters, good, metric, speed)
-    leaks = [law.detail for law in entrant.broken if law.law == "causality"]
+        error = next((r["error"] for r in results if r["status"] != "done"), candidate.error)
+        return {"member": candidate.member, "status": "failed", "error": error}
+    assert candidate.parameters is not None
+    row = member_row(candidate.member, task, candidate.parameters, good, metric, speed)
+    leaks = [law.detail for law in candidate.broken if law.law == "causality"]
     row["leaks"] = row["leaks"] or next(iter(leaks), None)
-    laws = [sentence(law) for law in entrant.broken if law.law != "causality"]
+    laws = [sentence(law) for law in candidate.broken if law.law != "causality"]
     row["limits"] = [*row["limits"], *laws]
     return row
 
@@ -71,7 +75,7 @@ def _run(job: Job, result: Result, folder: Path) -> Run:
 def collect(
     config: CompareConfig,
     dataset: Dataset,
-    ready: list[Entrant],
+    ready: list[Candidate],
     calibrated: dict[str, Calibrated],
     finished: Finished,
     points: list[Point],
@@ -83,18 +87,20 @@ def collect(
     Members that are not among ``finished`` yet, though they can be built, are waiting.
     """
     trained = {planned.member for planned, _ in finished}
-    able = {entrant.member for entrant in ready if entrant.config is not None}
+    able = {candidate.member for candidate in ready if candidate.config is not None}
     done = [result for _, result in finished if result["status"] == "done"]
     metric = dataset.does.metric(done[0]["evaluation"]) if done else "loss"
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
     tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
-    for entrant in ready:
-        if entrant.member in able - trained:
+    for candidate in ready:
+        if candidate.member in able - trained:
             continue
-        trainings = [(j, r) for j, r in finished if j.member == entrant.member and j.chosen]
+        trainings = [(j, r) for j, r in finished if j.member == candidate.member and j.chosen]
         results = [result for _, result in trainings]
-        rows.append(_row(entrant, results, dataset.does, metric, calibrated.get(entrant.member)))
+        rows.append(
+            _row(candidate, results, dataset.does, metric, calibrated.get(candidate.member))
+        )
         runs += [_run(job, result, folder) for job, result in trainings]
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]

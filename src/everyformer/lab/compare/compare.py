@@ -18,7 +18,7 @@ from typing import cast
 from everyformer.core.devices import check_compiler, pick_device
 from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import TASKS
-from everyformer.core.wording import counted, duration, few
+from everyformer.core.wording import duration, join_first, pluralise
 from everyformer.data import load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.family import info
@@ -33,7 +33,7 @@ from everyformer.lab.compare.files import RESULT
 from everyformer.lab.compare.folder import check_folder, opened
 from everyformer.lab.compare.launchers import Launcher, Local
 from everyformer.lab.compare.lawful import sentence, with_laws
-from everyformer.lab.compare.plan import Entrant, check_design, entrants, jobs, own_options
+from everyformer.lab.compare.plan import Candidate, candidates, check_design, jobs, own_options
 from everyformer.lab.compare.results import Calibrated, FailedRow, Results, TableRow
 from everyformer.lab.compare.timing import LayerTimes
 from everyformer.lab.compare.trainings import Finished, Say, Trainings, say_news
@@ -83,7 +83,7 @@ def run_comparison(
         times.pilot()
         with (stop := GracefulStop()):
             calibrated = calibrate(config, ready, dataset, folder, stop, say)
-        ready = [_settled(entrant, calibrated, config.training) for entrant in ready]
+        ready = [_settled(candidate, calibrated, config.training) for candidate in ready]
         estimate = Estimate(config, ready, dataset, calibrated, times.expected(), launcher.at_once)
         trainings = Trainings(config, dataset, folder, say, stop, estimate, launcher)
         trainings.note_saved(ready)
@@ -113,10 +113,10 @@ def run_comparison(
                 first = results["verdict"]["best"] if finished and config.looks else []
                 if stop.received or not first or results["verdict"].get("ended") or not seeds:
                     break
-                again = [entrant for entrant in ready if entrant.member in first]
+                again = [candidate for candidate in ready if candidate.member in first]
                 estimate.more(first, seeds)
                 left = duration(estimate.told())
-                say(f"not settled: {few(first)} get {seeds} seeds each, in about {left}")
+                say(f"not settled: {join_first(first)} get {seeds} seeds each, in about {left}")
                 more = [*itertools.chain(*trainings.run(again, seeds))]
                 if stop.received is None:
                     finished = [one for one in finished if one[0].member not in first] + more
@@ -164,23 +164,23 @@ def _launcher(config: CompareConfig) -> Launcher:
     return Local() if config.launcher == "local" else Cluster(config)
 
 
-def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Entrant]:
+def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Candidate]:
     """The members, whole models of someone else with the laws that they break."""
     with status("building the members"):
-        ready = entrants(config, dataset)
-    for entrant in ready:
-        if entrant.error is not None:
-            say(f"{entrant.member}: cannot be built: {entrant.error}")
+        ready = candidates(config, dataset)
+    for candidate in ready:
+        if candidate.error is not None:
+            say(f"{candidate.member}: cannot be built: {candidate.error}")
     ready = with_laws(ready, causal=dataset.does.forward_only)
-    for entrant in ready:
-        for law in entrant.broken:
-            say(f"{entrant.member} {sentence(law)}")
+    for candidate in ready:
+        for law in candidate.broken:
+            say(f"{candidate.member} {sentence(law)}")
     return ready
 
 
 def announced(
     config: CompareConfig,
-    ready: list[Entrant],
+    ready: list[Candidate],
     calibrated: dict[str, Calibrated],
     estimate: Estimate,
     gone: float,
@@ -190,15 +190,15 @@ def announced(
     Args:
         gone: seconds that were spent before.
     """
-    able = [entrant.member for entrant in ready if entrant.config is not None]
+    able = [candidate.member for candidate in ready if candidate.config is not None]
     steps = [f"{name} {calibrated[name]['steps']:,}" for name in able if name in calibrated]
     training = config.training
-    in_steps = "" if training.budget[0] == "steps" else f" (steps: {few(steps)})"
+    in_steps = "" if training.budget[0] == "steps" else f" (steps: {join_first(steps)})"
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
     whole = gone + estimate.told()
     most = config.until_settled
     until = f", and more until it is settled, up to {most} seeds" if most else ""
-    many = f"{counted(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"
+    many = f"{pluralise(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"
     return (
         f"{many}{' each' * (estimate.trainings != 1)}, with timing, evaluations and the page about "
         f"{duration(whole)} in all ({duration(gone)} of them are over){until}"
@@ -207,16 +207,16 @@ def announced(
 
 
 def _settled(
-    entrant: Entrant, calibrated: dict[str, Calibrated], training: TrainingConfig
-) -> Entrant:
+    candidate: Candidate, calibrated: dict[str, Calibrated], training: TrainingConfig
+) -> Candidate:
     """A member whose budget in seconds is turned into steps, and whose precision is chosen, where
     they are to be and its speed is known."""
-    known = calibrated.get(entrant.member)
+    known = calibrated.get(candidate.member)
     if known is None:
-        return entrant
+        return candidate
     steps = None if training.budget_seconds is None else known["steps"]
     precision = known["precision"] if training.precision == "auto" else None
-    return dataclasses.replace(entrant, steps=steps, precision=precision)
+    return dataclasses.replace(candidate, steps=steps, precision=precision)
 
 
 def common_tasks(members: Sequence[str]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.decoding import POSITION_SEQUENCES, PROMPT_SHARE, SAMPLE_TOKENS
-from everyformer.lab.compare.plan import Entrant, Job
+from everyformer.lab.compare.plan import Candidate, Job
 from everyformer.lab.compare.results import Calibrated
 from everyformer.training.config import TrainingConfig
 from everyformer.training.progress import Part
@@ -43,21 +43,21 @@ class Estimate:
     def __init__(
         self,
         config: CompareConfig,
-        ready: list[Entrant],
+        ready: list[Candidate],
         dataset: Dataset,
         calibrated: dict[str, Calibrated],
         layers: Mapping[int, float] | None = None,
         at_once: int = 1,
     ) -> None:
-        able = [entrant for entrant in ready if entrant.config is not None]
+        able = [candidate for candidate in ready if candidate.config is not None]
         # of the grid, the best rate is also that of the first seed
         each = config.first_seeds + max(len(config.lr_grid) - 1, 0)
         self._each = {
-            entrant.member: _training_seconds(
-                config.training, entrant, dataset, calibrated.get(entrant.member)
+            candidate.member: _training_seconds(
+                config.training, candidate, dataset, calibrated.get(candidate.member)
             )
             + PAGE_SO_FAR / each
-            for entrant in able
+            for candidate in able
         }
         self.trainings, self._at_once = each * len(able), at_once
         self._page = PAGE + PAGE_OF_MEMBER * min(len(able), PICTURED)
@@ -134,7 +134,7 @@ class Estimate:
 
 
 def _training_seconds(
-    config: TrainingConfig, entrant: Entrant, dataset: Dataset, known: Calibrated | None
+    config: TrainingConfig, candidate: Candidate, dataset: Dataset, known: Calibrated | None
 ) -> float:
     """Seconds of one training in its process, with the reading and writing after it.
 
@@ -142,7 +142,7 @@ def _training_seconds(
     member could not be timed, only those of its budget."""
     if known is None:
         return START + (config.budget_seconds or 0.0)
-    assert entrant.config is not None
+    assert candidate.config is not None
     step = statistics.median(known["rounds"])
     task, row = dataset.does, EVALUATION * step / config.batch
     evaluations = 1 + (known["steps"] // config.evaluate_every if config.evaluate_every else 0)
@@ -150,7 +150,7 @@ def _training_seconds(
     writing = 0.0
     if task.continues:
         rows += _held_out(dataset, POSITION_SEQUENCES)
-        if (retrieval := RETRIEVAL.of(entrant.config)) is not None:
+        if (retrieval := RETRIEVAL.of(candidate.config)) is not None:
             # the training text is read for a store, in windows that overlap by half
             rows += 2 * int(retrieval.options.size) / dataset.length
         token = min(known["decode_ms"].values(), default=0.0) / 1000

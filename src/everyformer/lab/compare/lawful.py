@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from everyformer.core.errors import EveryformerError
-from everyformer.lab.compare.plan import Entrant
+from everyformer.lab.compare.plan import Candidate
 from everyformer.system.status import status
 from sequence_laws.verdict import LawResult
 
@@ -26,7 +26,7 @@ TRIED = (
 """all that say right or wrong, but for compiling, which takes long"""
 
 
-def with_laws(ready: Sequence[Entrant], *, causal: bool) -> list[Entrant]:
+def with_laws(ready: Sequence[Candidate], *, causal: bool) -> list[Candidate]:
     """The same, whole models of someone else with the laws that they break, made small where they
     take sizes; twins are judged once.
 
@@ -34,8 +34,8 @@ def with_laws(ready: Sequence[Entrant], *, causal: bool) -> list[Entrant]:
         causal: whether the task asks that they see the past alone.
     """
     judged: dict[str, tuple[LawResult, ...]] = {}
-    for entrant in ready:
-        model = None if entrant.config is None else entrant.config.outside
+    for candidate in ready:
+        model = None if candidate.config is None else candidate.config.outside
         if model is not None and model not in judged:
             judged[model] = tuple(_broken(model, causal))
     return [

@@ -31,7 +31,7 @@ TOLERANCE = 0.10
 
 
 @dataclass(frozen=True)
-class Entrant:
+class Candidate:
     """One member, ready to be trained, or the reason why it cannot be."""
 
     member: str
@@ -61,14 +61,14 @@ class Job:
     """False: of the grid, and another learning rate was better"""
 
 
-def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
+def candidates(config: CompareConfig, dataset: Dataset) -> list[Candidate]:
     """A complete model for each member; a member that cannot be built carries its error.
 
     Raises:
         ConfigError: an option given for one member alone is unknown or wrong.
     """
     own = own_options(config)
-    ready: list[Entrant] = []
+    ready: list[Candidate] = []
     target: int | None = None
     for member in config.members:
         try:
@@ -80,16 +80,16 @@ def entrants(config: CompareConfig, dataset: Dataset) -> list[Entrant]:
                 complete, count = match_parameters(complete, target)
                 sized = dataclasses.replace(run.model, width=complete.width)
                 run = dataclasses.replace(run, model=sized)
-            ready.append(Entrant(member, run, complete, count))
+            ready.append(Candidate(member, run, complete, count))
             target = target or count
         except MissingExtraError:
             raise  # before a budget is spent on the others
         except ConfigError as error:
             if member in own and not isinstance(error, GeneError):
                 raise
-            ready.append(Entrant(member, None, None, None, str(error)))
+            ready.append(Candidate(member, None, None, None, str(error)))
         except FAILURES as error:  # a member that is broken must not keep the others from running
-            ready.append(Entrant(member, None, None, None, describe(error)))
+            ready.append(Candidate(member, None, None, None, describe(error)))
     return ready
 
 
@@ -133,13 +133,13 @@ def check_design(config: CompareConfig) -> None:
         raise ConfigError(words)
 
 
-def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
+def jobs(config: CompareConfig, ready: list[Candidate]) -> list[Job]:
     """Every training: members by the seeds that all have, or by the learning rates of the grid for
     the first seed."""
     rates = config.lr_grid or (config.training.lr,)
     first = config.training.seed
     count = 1 if config.lr_grid else config.first_seeds
-    able = [entrant for entrant in ready if entrant.config is not None]
+    able = [candidate for candidate in ready if candidate.config is not None]
     return [
         job(config, e, seed, lr)
         for e in able
@@ -148,19 +148,19 @@ def jobs(config: CompareConfig, ready: list[Entrant]) -> list[Job]:
     ]
 
 
-def job(config: CompareConfig, entrant: Entrant, seed: int, lr: float) -> Job:
+def job(config: CompareConfig, candidate: Candidate, seed: int, lr: float) -> Job:
     """One training of an entrant."""
-    assert entrant.run is not None
+    assert candidate.run is not None
     training = dataclasses.replace(config.training, seed=seed, lr=lr)
-    if entrant.steps is not None:
-        training = dataclasses.replace(training, steps=entrant.steps, budget_seconds=None)
-    if entrant.precision is not None:
-        training = dataclasses.replace(training, precision=entrant.precision)
-    run = dataclasses.replace(entrant.run, training=training)
-    folder = f"runs/{_NO_WORD.sub('-', entrant.member)}-seed{seed}"
+    if candidate.steps is not None:
+        training = dataclasses.replace(training, steps=candidate.steps, budget_seconds=None)
+    if candidate.precision is not None:
+        training = dataclasses.replace(training, precision=candidate.precision)
+    run = dataclasses.replace(candidate.run, training=training)
+    folder = f"runs/{_NO_WORD.sub('-', candidate.member)}-seed{seed}"
     if lr != config.training.lr:
         folder += f"-lr{lr:g}"
-    return Job(entrant.member, seed, lr, folder, run)
+    return Job(candidate.member, seed, lr, folder, run)
 
 
 def count_parameters(config: ModelConfig) -> int:

@@ -10,7 +10,7 @@ member is timed: who wants speeds too lets ``--resume`` go on with the compariso
 import dataclasses
 
 from everyformer.core.errors import ConfigError
-from everyformer.core.wording import counted, few
+from everyformer.core.wording import join_first, pluralise
 from everyformer.lab.compare.collect import collect, write
 from everyformer.lab.compare.compare import Outcome, Report, built, read
 from everyformer.lab.compare.config import CompareConfig
@@ -47,13 +47,13 @@ def train_one(
             f"{', '.join(config.members)}, its seeds {seeds[0]} to {seeds[-1]}"
         )
     dataset = read(config, say)
-    [entrant] = [one for one in built(config, dataset, say) if one.member == member]
+    [candidate] = [one for one in built(config, dataset, say) if one.member == member]
     shared = dataclasses.replace(config, resume=True, overwrite=False)
     with opened(shared, dataset.fingerprint, command, wait=WAIT) as folder:
         pass
-    if entrant.config is None:
+    if candidate.config is None:
         return 1
-    planned = job(config, entrant, seed, config.training.lr)
+    planned = job(config, candidate, seed, config.training.lr)
     place = folder / planned.folder
     result = saved(planned, place)
     if result is None or result["status"] != "done":
@@ -86,7 +86,7 @@ def collect_trained(
     dataset = read(config, say)
     ready = built(config, dataset, say)
     with opened(config, dataset.fingerprint, command) as folder:
-        able = [entrant for entrant in ready if entrant.config is not None]
+        able = [candidate for candidate in ready if candidate.config is not None]
         every = [job(config, e, seed, config.training.lr) for e in able for seed in _seeds(config)]
         found = [(one, saved(one, folder / one.folder)) for one in every]
         finished = [(one, result) for one, result in found if result is not None]
@@ -100,8 +100,9 @@ def collect_trained(
         if missing:
             names = [name.rpartition("/")[2] for name in missing]
             say(
-                f"{counted(len(missing), 'training')} of {len(every)} missing: {few(names)}; "
-                f"--resume --only MEMBER --seed N --out {config.out} trains one"
+                f"{pluralise(len(missing), 'training')} of {len(every)} missing: "
+                f"{join_first(names)}; --resume --only MEMBER --seed N --out {config.out} trains "
+                "one"
             )
         results = collect(config, dataset, ready, {}, finished, [], folder, command)
         write(results, folder)

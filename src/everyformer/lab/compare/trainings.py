@@ -11,13 +11,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from everyformer.core.config import to_dict
-from everyformer.core.wording import counted, duration
+from everyformer.core.wording import duration, pluralise
 from everyformer.data.dataset import Dataset
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.estimate import Estimate
 from everyformer.lab.compare.files import RESULT, read_job, read_result, write_job, write_result
 from everyformer.lab.compare.launchers import Ended, Launcher, Task
-from everyformer.lab.compare.plan import Entrant, Job, job, jobs
+from everyformer.lab.compare.plan import Candidate, Job, job, jobs
 from everyformer.lab.compare.processes import ended, stopped_by
 from everyformer.lab.compare.results import Result
 from everyformer.system.plain import from_json, to_json
@@ -50,41 +50,41 @@ class Trainings:
     _running: set[str] = field(default_factory=set)
     """folders of those that were started"""
 
-    def note_saved(self, ready: list[Entrant]) -> None:
+    def note_saved(self, ready: list[Candidate]) -> None:
         """Let the estimate know of what earlier sittings have finished."""
         for planned in jobs(self.config, ready):
             self._result(planned)
 
-    def run(self, ready: list[Entrant], seeds: int | None = None) -> Iterator[Finished]:
+    def run(self, ready: list[Candidate], seeds: int | None = None) -> Iterator[Finished]:
         """All jobs of one member after the other with their results, until a signal stops them.
 
         ``seeds``: of each (default: those that all have); what is trained already is read.
         """
         count = seeds or self.config.first_seeds
-        able = [entrant for entrant in ready if entrant.config is not None]
+        able = [candidate for candidate in ready if candidate.config is not None]
         waiting = able if self.stop.received is None else []
         while waiting:
             # every member's first, lest those of one wait until another is read
-            found = [(entrant, self._finished(entrant, count)) for entrant in waiting]
-            waiting = [entrant for entrant, finished in found if finished is None]
+            found = [(candidate, self._finished(candidate, count)) for candidate in waiting]
+            waiting = [candidate for candidate, finished in found if finished is None]
             yield from (finished for _, finished in found if finished is not None)
             if not self._running:
                 return
             self._note(self.launcher.ended(self.stop))
 
-    def _finished(self, entrant: Entrant, seeds: int) -> Finished | None:
+    def _finished(self, candidate: Candidate, seeds: int) -> Finished | None:
         """All trainings of one member with their results: of every seed by the best of its learning
         rates, then of the others. None if some are to come, of which those that can are started.
         """
         config, first = self.config, self.config.training.seed
-        tried = self._results([job(config, entrant, first, rate) for rate in config.lr_grid])
+        tried = self._results([job(config, candidate, first, rate) for rate in config.lr_grid])
         if tried is None:
             return None
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
         for planned, result in tried:
             if result["status"] == "done" and result["evaluation"]["loss"] < best:
                 lr, best = planned.lr, result["evaluation"]["loss"]
-        kept = self._results([job(config, entrant, first + n, lr) for n in range(seeds)])
+        kept = self._results([job(config, candidate, first + n, lr) for n in range(seeds)])
         others = [(replace(p, chosen=False), result) for p, result in tried if p.lr != lr]
         return None if kept is None else kept + others
 
@@ -138,7 +138,7 @@ class Trainings:
         self.estimate.over(planned, one.seconds)
         if self._running:
             left = duration(self.estimate.told())
-            self.say(f"{counted(self.estimate.remaining, 'training')} left, in about {left}")
+            self.say(f"{pluralise(self.estimate.remaining, 'training')} left, in about {left}")
         else:
             say_news(self.estimate, self.say)
         if result["status"] != "done":

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.contrasts import seeds_to_see, smallest_seen, within_margin
 from everyformer.lab.compare.results import Metric, Power, Run, TableRow, Verdict
@@ -71,7 +71,7 @@ def verdict(
     doubts += [*(_unfair_seconds(rows, cores if here else None) if in_seconds else ())]
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
-        doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({few(short)})")
+        doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({join_first(short)})")
     looks, asked = len(design.looks), None
     if design.power is not None:
         asked = Power(
@@ -119,10 +119,10 @@ def _unfair_seconds(rows: Sequence[TableRow], cores: int | None) -> Iterator[str
     scatters = {row["member"]: _scatter(row, trained=cores is not None) for row in rows}
     unsteady = [f"{name} by {share:.0%}" for name, share in scatters.items() if share > SCATTER]
     if unsteady:
-        yield f"speeds scattered ({few(unsteady)})"
+        yield f"speeds scattered ({join_first(unsteady)})"
     untimed = [row["member"] for row in rows if row["calibrated"] is None]
     if untimed:
-        yield f"the speed of {few(untimed)} could not be measured beforehand"
+        yield f"the speed of {join_first(untimed)} could not be measured beforehand"
 
 
 def _scatter(row: TableRow, trained: bool) -> float:

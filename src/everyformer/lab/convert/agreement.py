@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import UnsupportedError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.genes.config import ModelConfig
 from everyformer.lab.convert.folder import widest
 from everyformer.lab.convert.rules import Report
@@ -60,7 +60,7 @@ def fill(
     kind = kind or widest(tensors)
     there = sorted({str(value.dtype) for value in tensors.values()})
     if there not in ([], [str(kind)]):
-        report.notes.append(f"weights are {kind}, of {listed(there)}".replace("torch.", ""))
+        report.notes.append(f"weights are {kind}, of {join_names(there)}".replace("torch.", ""))
     model.to(kind).eval()
     with torch.no_grad():
         for name, value in model.state_dict(keep_vars=True).items():

@@ -16,7 +16,7 @@ from everyformer.core.errors import (
     in_quotes,
     nearest,
 )
-from everyformer.core.wording import few, shortened
+from everyformer.core.wording import join_first, shortened
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.feedforward import FEEDFORWARD
 from everyformer.lab.convert.agreement import quiet
@@ -253,8 +253,8 @@ def refuse_unknown(
     said = [shortened(f"{k}={v!r}", 60) for k, v in left.items() if k not in usual or v != usual[k]]
     if said:
         raise UnsupportedError(
-            f"the checkpoint's config.json says {few(said, 4)}, which the import does not know, so "
-            "that its outputs might be others: if it changes none, remove it there"
+            f"the checkpoint's config.json says {join_first(said, 4)}, which the import does not "
+            "know, so that its outputs might be others: if it changes none, remove it there"
         )
 
 

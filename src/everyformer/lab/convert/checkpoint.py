@@ -17,7 +17,7 @@ from torch import Tensor
 from everyformer.blocks.options import BlockOptions
 from everyformer.core.config import affects, from_dict, to_dict
 from everyformer.core.errors import CheckpointError, ConfigError, UnsupportedError, nearest
-from everyformer.core.wording import few, listed
+from everyformer.core.wording import join_first, join_names
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes import GENES
 from everyformer.genes.config import ModelConfig
@@ -212,14 +212,14 @@ def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture
             continue
         if not lost:
             return known
-        tried.append((len(lost), known.model_type, f"cannot say {few(lost, 4)}"))
+        tried.append((len(lost), known.model_type, f"cannot say {join_first(lost, 4)}"))
     if not tried:
         raise UnsupportedError(f"no known system has the task '{config.task}'")
     tried.sort()
     kinds = [kind for _, kind, _ in tried]
     reasons = "; ".join(f"{kind} {reason}" for _, kind, reason in tried)
     raise UnsupportedError(
-        f"this {config.member} cannot be written as {listed(kinds, 'or')}: "
+        f"this {config.member} cannot be written as {join_names(kinds, 'or')}: "
         f"{reasons}; train one with what stands in brackets, or write another form (`to`)"
     )
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from everyformer.core.bounds import Count
 from everyformer.core.config import converted
 from everyformer.core.errors import CheckpointError, UnsupportedError
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.system.files import expanded, require_regular
 from everyformer.system.plain import from_json
 from everyformer.training.storage import read_tensors
@@ -104,15 +104,16 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
         places, parts = {}, {WHOLE}
     if not parts or not parts <= files:
         raise CheckpointError(
-            f"{folder} lacks {few(sorted(parts - files)) or f'{WHOLE} and {INDEX}'}, so that "
-            f"{few(sorted(files))} may not be the whole model: save it again, or download the rest"
+            f"{folder} lacks {join_first(sorted(parts - files)) or f'{WHOLE} and {INDEX}'}, so "
+            f"that {join_first(sorted(files))} may not be the whole model: save it again, or "
+            "download the rest"
         )
     tensors: dict[str, Tensor] = {}
     for part in sorted(parts):
         read = read_tensors(folder / part)
         tensors |= {name: value for name, value in read.items() if places.get(name, part) == part}
     beside = sorted(files - parts)
-    told = f"not read, since the model is in other files: {few(beside)}"
+    told = f"not read, since the model is in other files: {join_first(beside)}"
     return tensors, [told] if beside else []
 
 

@@ -30,7 +30,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.family import list_members
 from everyformer.lab.compare.config import CompareConfig
-from everyformer.lab.compare.plan import Entrant, entrants, preset_changes
+from everyformer.lab.compare.plan import Candidate, candidates, preset_changes
 from everyformer.models.build import build_model
 from everyformer.stores.runs import train_run
 from everyformer.system.files import file_written_whole
@@ -93,16 +93,18 @@ SETTINGS = {
 """of every task"""
 
 
-def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) -> dict[str, Any]:
+def one(
+    task: str, setting: Recipe, data: Dataset, candidate: Candidate, seed: int
+) -> dict[str, Any]:
     """The row of one training: its evaluation, or why there is none."""
-    row = {"task": task, "member": entrant.member, "seed": seed, "steps": setting.steps}
-    if entrant.config is None:
-        return row | {"error": entrant.error}
-    training = replace(setting.compared([entrant.member], task).training, seed=seed)
+    row = {"task": task, "member": candidate.member, "seed": seed, "steps": setting.steps}
+    if candidate.config is None:
+        return row | {"error": candidate.error}
+    training = replace(setting.compared([candidate.member], task).training, seed=seed)
     torch.manual_seed(seed)
     try:
         quiet: Any = {"say": lambda text: None, "show": False}
-        result = train_run(build_model(entrant.config), data, training, **quiet).result
+        result = train_run(build_model(candidate.config), data, training, **quiet).result
     except EveryformerError as error:
         return row | {"error": str(error)}
     if result.evaluation is None:
@@ -110,7 +112,7 @@ def one(task: str, setting: Recipe, data: Dataset, entrant: Entrant, seed: int) 
     values = {
         name: result.evaluation[name] for name in ("loss", "accuracy") & result.evaluation.keys()
     }
-    return row | values | {"changes": preset_changes(entrant.config)}
+    return row | values | {"changes": preset_changes(candidate.config)}
 
 
 def work(folder: Path, tasks: Sequence[str], seeds: int) -> None:
@@ -131,12 +133,12 @@ def fill(folder: Path, task: str, setting: Recipe, members: Sequence[str], seed:
         return
     config = setting.compared([member.name for member in list_members(task=task)], task)
     data = load_dataset(config.data, task)
-    for entrant in entrants(config, data):
-        if entrant.member in missing:
-            row = one(task, setting, data, entrant, seed)
+    for candidate in candidates(config, data):
+        if candidate.member in missing:
+            row = one(task, setting, data, candidate, seed)
             keep(folder, row)
             which = f"{task}, seed {seed}, {setting.steps} steps"
-            print(f"{which}: {entrant.member} {row.get('loss', row)}", flush=True)
+            print(f"{which}: {candidate.member} {row.get('loss', row)}", flush=True)
 
 
 def read(folder: Path) -> list[dict[str, Any]]:

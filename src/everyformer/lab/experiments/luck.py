@@ -27,7 +27,7 @@ from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.contrasts import contrasts, letters, scatter, smallest_seen
-from everyformer.lab.compare.plan import Entrant, entrants, job
+from everyformer.lab.compare.plan import Candidate, candidates, job
 from everyformer.lab.compare.results import Metric, TableRow
 from everyformer.lab.compare.summary import member_row, rank
 from everyformer.lab.compare.verdict import verdict
@@ -61,17 +61,17 @@ class Bench:
     metric: Metric
     config: CompareConfig
     data: Dataset
-    ready: dict[str, Entrant]
+    ready: dict[str, Candidate]
 
     def row(self, name: str, first_seed: int) -> TableRow:
         """The row of a member, of `SEEDS` seeds."""
-        entrant, lr = self.ready[name], self.config.training.lr
+        candidate, lr = self.ready[name], self.config.training.lr
         rate, runs = lr / 3 if name == "attention@slow" else lr, list[Any]()
         for seed in range(first_seed, first_seed + SEEDS):
-            run = job(self.config, entrant, seed, rate).run
+            run = job(self.config, candidate, seed, rate).run
             result = finished(train(build_run(run, self.data), self.data, run.training, show=False))
             runs.append({**dataclasses.asdict(result), "status": "done"})
-        return member_row(name, self.data.does, entrant.parameters or 0, runs, self.metric)
+        return member_row(name, self.data.does, candidate.parameters or 0, runs, self.metric)
 
     def judged(self, rows: Sequence[TableRow], seeds: int = SEEDS) -> tuple[bool, list[str]]:
         """Whether two rows are told apart by their first ``seeds``, and who is named the best."""
@@ -122,7 +122,7 @@ def bench_of(kind: str, folder: Path) -> Bench:
         model={"width": 16, "layers": 1, "heads": 2},
     )  # fmt: skip
     data = load_dataset(config.data, config.task)
-    return Bench(metric, config, data, {one.member: one for one in entrants(config, data)})
+    return Bench(metric, config, data, {one.member: one for one in candidates(config, data)})
 
 
 def trials(study: Study, benches: dict[str, Bench]) -> None:

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import UnknownNameError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.family import info
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.results import Results, TableRow, finished
@@ -146,7 +146,7 @@ def _table(results: Results, styles: Styles) -> dict[str, Any]:
         "bold": any(cell.best for _, own in rows for cell in own),
         "baseline": base["member"] if base is not None else "",
         "limits": [*sentences],
-        "waiting": listed(results["waiting"]),
+        "waiting": join_names(results["waiting"]),
     }
 
 

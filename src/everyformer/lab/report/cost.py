@@ -6,7 +6,7 @@ from typing import Any
 from matplotlib.lines import Line2D
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.lab.compare.results import Results, finished
 from everyformer.lab.report.curves import short
 from everyformer.lab.report.headline import decided
@@ -71,7 +71,7 @@ def draw_cost(results: Results, styles: Styles, what: str) -> Drawing | None:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=2, handletextpad=0.1)
     title = f"Quality against {'time of writing' if writes else 'speed of training'}"
-    names = f": {few(leading)}" if decided(results) else ""
+    names = f": {join_first(leading)}" if decided(results) else ""
     bars = "" if crowd else " Bars: 95% intervals and quartiles."
     caption = f"Line: what no other member beats in both, by these numbers{names}.{bars}"
     return Drawing(f"cost-{what}", title, figure, caption)

@@ -12,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 from everyformer.core.errors import ConfigError
 from everyformer.core.measures import METRICS
 from everyformer.core.student import mean_interval
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.lab.compare.results import (
     Axis,
     CompletedRun,
@@ -129,7 +129,7 @@ def _at_equal(runs: list[CompletedRun], axis: Axis, drawn: Quantity) -> str:
     amount = {"seconds": f"{shared:.3g} seconds", "tokens": f"{count(shared)} tokens"}
     spent = amount.get(axis, f"{shared:.3g} FLOPs")
     spent += " (first seed)" if len(runs) > len(firsts) else ""
-    order = few([f"{member} {value:.3f}" for value, member in reached])
+    order = join_first([f"{member} {value:.3f}" for value, member in reached])
     of = "Of the members that were evaluated after" if late else "After"
     return f"{of} {spent}: {order} {drawn.unit}."
 

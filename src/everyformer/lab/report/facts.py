@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.lab.compare.results import Results, finished
 from everyformer.lab.compare.verdict import FEWEST_STEPS
 from everyformer.lab.report.headline import doubts
@@ -24,9 +24,9 @@ def facts(results: Results) -> list[tuple[str, str]]:
     if not rows:
         return []
     first, known = rows[0], remedies(results)
-    over = counted(first["seeds"], "seed") if first["seeds"] > 1 else "validation sequences"
+    over = pluralise(first["seeds"], "seed") if first["seeds"] > 1 else "validation sequences"
     sure = f"{first['member']} {interval(first, results['metric'])} (95% interval over {over})"
-    sure += f"; {counted(len(known), 'doubt')} below, with what helps" if known else ""
+    sure += f"; {pluralise(len(known), 'doubt')} below, with what helps" if known else ""
     result = [("How sure", sure)]
     if first["baseline"] is not None:
         worth = f"{quality(first['quality'], results['metric'])} beside "

@@ -8,7 +8,7 @@ first tier, or where the numbers that are shown do not differ.
 import re
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import NOT_WRITING, few, listed
+from everyformer.core.wording import NOT_WRITING, join_first, join_names
 from everyformer.lab.compare.results import Results, TableRow, finished
 from everyformer.lab.report.words import budget, quality, several
 
@@ -30,16 +30,16 @@ def answer(results: Results) -> str:
 def _progress(results: Results) -> str:
     waiting, rows = results["waiting"], results["rows"]
     done, failed = len(finished(results)), [r["member"] for r in rows if r["status"] == "failed"]
-    lost = f", {len(failed)} failed ({few(failed)})" if failed else ""
+    lost = f", {len(failed)} failed ({join_first(failed)})" if failed else ""
     return (
         f"{done} of {len(results['config']['members'])} members {'is' if done == 1 else 'are'} "
-        f"trained{lost}; {few(waiting)} {several(waiting, 'is', 'are')} waiting."
+        f"trained{lost}; {join_first(waiting)} {several(waiting, 'is', 'are')} waiting."
     )
 
 
 def _order(results: Results, rows: list[TableRow]) -> str:
     metric = METRICS[results["metric"]]
-    order = few([f"{row['member']} {metric.written(row['quality'])}" for row in rows])
+    order = join_first([f"{row['member']} {metric.written(row['quality'])}" for row in rows])
     return f"In the order of this table: {order} ({metric.unit}, {metric.better} is better)."
 
 
@@ -52,7 +52,7 @@ def doubts(results: Results) -> list[str]:
     """Reasons to name no winner: losses that are not of writing, and those of the verdict."""
     best = results["verdict"]["best"]
     leaking = [row["member"] for row in finished(results) if row["leaks"] and row["member"] in best]
-    said = [f"the loss of {few(leaking)} is {NOT_WRITING}"] if leaking else []
+    said = [f"the loss of {join_first(leaking)} is {NOT_WRITING}"] if leaking else []
     return [*said, *results["verdict"]["doubts"]]
 
 
@@ -72,7 +72,7 @@ def _won(results: Results, rows: list[TableRow]) -> str:
     """One winner, or several that are one function; who follows, and how sure that is."""
     metric, best, pairs = METRICS[results["metric"]], winners(results), results["contrasts"]
     one, others = len(best) == 1, [row for row in rows if row["member"] not in best]
-    who = f"{best[0]} is best" if one else f"{listed(best)}, which are one function, are best"
+    who = f"{best[0]} is best" if one else f"{join_names(best)}, which are one function, are best"
     text = f"{who} after {budget(results['config'])} of training, with "
     text += metric.sentence(rows[0]["quality"])
     if not others:
@@ -102,9 +102,9 @@ def _unsettled(results: Results, rows: list[TableRow]) -> str:
     elif results["verdict"].get("ended") == "margin":
         why = f"they are as good as equal, within {metric.difference(results['config']['margin'])}"
     elif len(tied) > 1:
-        also = f", and {few(near)} {several(near, 'is', 'are')} not told apart from them"
-        best, why = [*tied, *near], f"{few(tied)} tie" + (also if near else "")
+        also = f", and {join_first(near)} {several(near, 'is', 'are')} not told apart from them"
+        best, why = [*tied, *near], f"{join_first(tied)} tie" + (also if near else "")
     return (
-        f"Not settled between {few(best)}, of which {first['member']} stands first in the table "
-        f"with {top}: {why}."
+        f"Not settled between {join_first(best)}, of which {first['member']} stands first in the "
+        f"table with {top}: {why}."
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import NOT_WRITING, few, listed
+from everyformer.core.wording import NOT_WRITING, join_first, join_names
 from everyformer.lab.compare.contrasts import MOST_SEEDS, POWER, seeds_for
 from everyformer.lab.compare.results import (
     Results,
@@ -50,7 +50,7 @@ def _leaks(rows: list[TableRow]) -> Iterator[str]:
             reasons.setdefault(row["leaks"], []).append(row["member"])
     for why, names in reasons.items():
         them = several(names, "it", "them")
-        yield f"* The loss of {few(names)} is {NOT_WRITING}: {why}. Do not rank {them}."
+        yield f"* The loss of {join_first(names)} is {NOT_WRITING}: {why}. Do not rank {them}."
 
 
 def _same_functions(rows: list[TableRow]) -> Iterator[str]:
@@ -59,8 +59,8 @@ def _same_functions(rows: list[TableRow]) -> Iterator[str]:
     sets = [sorted((r["member"], *r["same_as"]), key=lambda m: order.get(m, 0)) for r in rows]
     for names in dict.fromkeys(tuple(names) for names in sets if len(names) > 1):
         yield (
-            f"{few(names)} gave the same loss to the last digit: at this length they compute the "
-            "same function."
+            f"{join_first(names)} gave the same loss to the last digit: at this length they "
+            "compute the same function."
         )
 
 
@@ -75,7 +75,7 @@ def _ended(results: Results, rows: list[TableRow]) -> Iterator[str]:
     elif why == "margin":
         within = METRICS[results["metric"]].difference(results["config"]["margin"])
         yield (
-            f"{so_far} {listed(results['verdict']['best'])} are shown to be within {within} of "
+            f"{so_far} {join_names(results['verdict']['best'])} are shown to be within {within} of "
             "each other (two one-sided tests)."
         )
 
@@ -149,7 +149,7 @@ def _edges(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
         names = [row["member"] for row in rows if row.get("lr") == lr]
         if names and len(set(grid)) > 1:
             yield (
-                f"The best learning rate of {listed(names)} is {lr:g}, the {which} tried; try "
+                f"The best learning rate of {join_names(names)} is {lr:g}, the {which} tried; try "
                 f"{', '.join(beyond(lr, up=up))} (--lr-grid)."
             )
 
@@ -169,8 +169,8 @@ def _fairness(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
     ]
     if uneven:
         yield (
-            f"Not of equal size: parameters over those of the first member are {few(uneven)}. "
-            "With --match parameters the width is chosen to make them equal."
+            "Not of equal size: parameters over those of the first member are "
+            f"{join_first(uneven)}. With --match parameters the width is chosen to make them equal."
         )
     if config["training"]["budget_seconds"] is not None and len(rows) > 1:
         least, most = (end(rows, key=lambda row: row["steps"]) for end in (min, max))
@@ -182,7 +182,7 @@ def _fairness(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
     if config["training"]["precision"] == "auto":
         timed = ((row["member"], row["calibrated"]) for row in rows)
         half = [name for name, known in timed if known and known["precision"] == "bfloat16"]
-        found = f"{few(half)} in bfloat16, the others in float32"
+        found = f"{join_first(half)} in bfloat16, the others in float32"
         if len(half) in (0, len(rows)):
             found = f"all in {'bfloat16' if half else 'float32'}"
         yield f"Each was trained in the precision whose steps were the faster here: {found}."
@@ -213,8 +213,8 @@ def _drifts(rows: list[TableRow], config: dict[str, Any]) -> Iterator[str]:
     if far:
         yield (
             "In their own trainings, one after the other, some ran at another speed than in rounds "
-            f"with all others (as a share of that speed: {few(far)}): the machine or the member "
-            "changed meanwhile."
+            f"with all others (as a share of that speed: {join_first(far)}): the machine or the "
+            "member changed meanwhile."
         )
 
 
@@ -229,10 +229,10 @@ def _presets(rows: list[TableRow]) -> Iterator[str]:
         ]
         for member, preset in presets.items()
     }
-    differing = [f"{member} ({listed(what)})" for member, what in changes.items() if what]
+    differing = [f"{member} ({join_names(what)})" for member, what in changes.items() if what]
     if differing:
         yield (
-            f"Published presets differ in more than their gene: {few(differing)}. Give such "
+            f"Published presets differ in more than their gene: {join_first(differing)}. Give such "
             "an option for all (--model.block.dropout 0), or for one member with --options, to "
             "compare genes alone."
         )
@@ -251,6 +251,6 @@ def _still_learning(results: Results, rows: list[TableRow]) -> Iterator[str]:
             names += [row["member"]] * (gain > (around[1] - around[0]) / 2)
     if names:
         yield (
-            f"{few(names)} still improved over the last third of training by more than the "
+            f"{join_first(names)} still improved over the last third of training by more than the "
             "measurement is unsure: a longer budget can change the order."
         )

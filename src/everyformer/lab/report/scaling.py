@@ -4,7 +4,7 @@ from typing import Any
 
 from matplotlib.ticker import NullFormatter
 
-from everyformer.core.wording import MOST_NAMES, few, listed
+from everyformer.core.wording import MOST_NAMES, join_first, join_names
 from everyformer.lab.bench.points import BASELINE, Point, crossover
 from everyformer.lab.compare.results import Results, points
 from everyformer.lab.report.lines import Lines
@@ -71,7 +71,7 @@ def _caption(measured: dict[str, Any], crossings: list[str], lengths: list[int],
     elif set(measured) == {BASELINE}:
         first = "Plain attention alone was measured."
     elif crossings:
-        first = f"Than plain attention {verb}: {few(crossings)} (ringed)."
+        first = f"Than plain attention {verb}: {join_first(crossings)} (ringed)."
     else:
         first = f"None surely {verb} than plain attention up to {lengths[-1]:,} tokens."
     bands = "; bands: quartiles of repeated calls" if what == "time" else ""
@@ -84,6 +84,6 @@ def _missing(points: list[Point], key: str) -> str:
         if not getattr(point, key):
             why = "too little to see" if point.status == "ok" else point.status
             lost.setdefault(f"{point.member} ({why})", []).append(f"{point.length:,}")
-    absent = [f"{why} at {listed(lengths)}" for why, lengths in lost.items()]
+    absent = [f"{why} at {join_names(lengths)}" for why, lengths in lost.items()]
     more = [f"{len(absent) - MOST_NAMES} more"] if len(absent) > MOST_NAMES else []
     return f" Not drawn: {'; '.join([*absent[:MOST_NAMES], *more])}." if absent else ""

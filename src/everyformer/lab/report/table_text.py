@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Mapping
 
 from everyformer.core.errors import ConfigError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.lab.compare.collect import as_csv
 from everyformer.lab.compare.results import Results, finished
 from everyformer.lab.report.table import Cell, cells
@@ -119,9 +119,9 @@ def _caption(results: Results, place: str) -> str:
         words.append("Bold: best of its column, with all that cannot be told from it.")
     words += [f"* {row['member']}: {row['leaks']}." for row in rows if row["leaks"]]
     if failed := [row["member"] for row in results["rows"] if row["status"] == "failed"]:
-        words.append(f"Failed: {listed(failed)}.")
+        words.append(f"Failed: {join_names(failed)}.")
     if results["waiting"]:
-        words.append(f"Waiting to be trained: {listed(results['waiting'])}.")
+        words.append(f"Waiting to be trained: {join_names(results['waiting'])}.")
     return " ".join(words)
 
 

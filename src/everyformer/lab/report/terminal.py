@@ -1,7 +1,7 @@
 """A comparison as text: what it allows to say, the table, and what to do next."""
 
 from everyformer.core.columns import table
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.lab.compare.results import Results
 from everyformer.lab.report.facts import remedies
 from everyformer.lab.report.headline import answer
@@ -17,7 +17,7 @@ def render(results: Results) -> str:
         "(low to high) is the 95% interval of a quality, and the quartiles of a speed"
     )
     for limit, names in limits(results).items():
-        lines.append(f"{listed(names)}: {'each ' if len(names) > 1 else ''}{limit}")
+        lines.append(f"{join_names(names)}: {'each ' if len(names) > 1 else ''}{limit}")
     lines += [
         f"{row['member']} failed: {row['error']}"
         for row in results["rows"]

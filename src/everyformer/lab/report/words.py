@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from everyformer.core.measures import METRICS
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.lab.bench.points import BASELINE, is_settled
 from everyformer.lab.compare.results import Interval, Metric, Results, TableRow, points, task_of
 from everyformer.training.config import BUDGETS
@@ -95,7 +95,7 @@ def question(results: Results) -> str:
 
 def _who(results: Results, word: str) -> str:
     members = results["config"]["members"]
-    return listed(members, word) if len(members) <= 4 else f"{len(members)} members"
+    return join_names(members, word) if len(members) <= 4 else f"{len(members)} members"
 
 
 _VISIBLE = {code: 0x2400 + code for code in range(32) if chr(code) not in "\n\t"} | {0x7F: 0x2421}

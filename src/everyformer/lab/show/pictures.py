@@ -20,7 +20,7 @@ from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError, n
 from everyformer.core.modules import evaluating
 from everyformer.core.panels import Recorded
 from everyformer.core.trace import Trace, trace
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.generation.pixels import draw_images
 from everyformer.genes import GENES
 from everyformer.lab.show.confusion import MEASURED, Measured
@@ -110,7 +110,7 @@ class Inside:
             if what == "position-bias" and self.traced.find("position_bias"):
                 lacks = "has position biases that are zero everywhere"
             raise UnsupportedError(
-                f"{self.model.config.member} {lacks}; it has {listed(able) or 'none'}"
+                f"{self.model.config.member} {lacks}; it has {join_names(able) or 'none'}"
             )
         return result
 

@@ -25,7 +25,7 @@ from everyformer.core.errors import (
     ResourceError,
     unwritable,
 )
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.system.sealed import read_json, write_json
 from sequence_laws.memory import size
 
@@ -77,9 +77,9 @@ class Origin:
                 for name in differing
             ]
             raise CheckpointError(
-                f"the store {folder} was made{by} with another {listed(differing)}: "
-                f"{listed(details)}. Take the one that it was made with, or make a store with this "
-                "one"
+                f"the store {folder} was made{by} with another {join_names(differing)}: "
+                f"{join_names(details)}. Take the one that it was made with, or make a store with "
+                "this one"
             )
 
 
@@ -165,7 +165,9 @@ def key_type(dtype: str) -> np.dtype:
         ConfigError: it is neither float16 nor float32.
     """
     if dtype not in get_args(Dtype):
-        raise ConfigError(f"keys are stored as {listed(get_args(Dtype), 'or')}, not as '{dtype}'")
+        raise ConfigError(
+            f"keys are stored as {join_names(get_args(Dtype), 'or')}, not as '{dtype}'"
+        )
     return np.dtype(dtype).newbyteorder("<")
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.data.arrays import read_inputs, rows_for
 from everyformer.data.config import DataConfig, Header, Separator
 from everyformer.data.delimited import DelimitedTable
@@ -87,7 +87,7 @@ class Inputs:
         """Remarks when the rows have been read, half a sentence each."""
         if not self.resized:
             return self.remarks
-        return [*self.remarks, f"{counted(self.resized, 'picture')} resized as in training"]
+        return [*self.remarks, f"{pluralise(self.resized, 'picture')} resized as in training"]
 
 
 def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) -> Inputs:

@@ -22,7 +22,7 @@ from everyformer.core.devices import forked_random
 from everyformer.core.errors import ConfigError, DataError, DivergedError
 from everyformer.core.mask import Mask
 from everyformer.core.modules import evaluating
-from everyformer.core.wording import counted
+from everyformer.core.wording import pluralise
 from everyformer.data.batch import batched
 from everyformer.data.dataset import Dataset
 from everyformer.data.labelled import cut
@@ -225,7 +225,7 @@ class Predictor(ABC):
             unit = "steps" if self.task.series else "tokens"
             part = self.kept.format(f"{self.length:,}")
             result.append(
-                f"{counts['cut']:,} of {counted(counts['rows'], 'row')} longer than "
+                f"{counts['cut']:,} of {pluralise(counts['rows'], 'row')} longer than "
                 f"{self.length:,} {unit}: {part} is read"
             )
         if counts["unknown"]:
@@ -234,11 +234,11 @@ class Predictor(ABC):
             upper = self.unknown.isdisjoint(known) and {*"".join(self.unknown).upper()} <= {*known}
             mend = ": write them in upper case, which is known" if upper else ""
             result.append(
-                f"{counted(counts['unknown'], 'text')} with characters that the training text "
+                f"{pluralise(counts['unknown'], 'text')} with characters that the training text "
                 f"never had ({characters}), which are read as unknown ones{mend}"
             )
         if counts["empty"]:
-            rows = counted(counts["empty"], "row")
+            rows = pluralise(counts["empty"], "row")
             result.append(f"{rows} without text and so without a prediction")
         return result
 

@@ -9,7 +9,7 @@ from typing import Literal, TextIO
 
 from tqdm import tqdm
 
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.system.files import file_written_whole
 from everyformer.tasks.prediction.inputs import Inputs
 from everyformer.tasks.prediction.predictor import Predictor
@@ -46,7 +46,7 @@ def write_answers(
     plain, free = (added_names(columns, names) for names in ((), taken))
     if renamed := [f"'{free[c]}'" for c in columns if taken and plain[c] != free[c]]:
         inputs.remarks.append(
-            f"the table has columns of that name already, so what is added is {listed(renamed)}"
+            f"the table has columns of that name already, so what is added is {join_names(renamed)}"
         )
     with output(out, inputs.form.encoding if form == "csv" else "utf-8") as file:
         if out is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from everyformer.core.baselines import NOT_BETTER
 from everyformer.core.tasks import IMAGE_NUMBER, SERIES_NUMBER, TEXT_NUMBER, Task
-from everyformer.core.wording import few
+from everyformer.core.wording import join_first
 from everyformer.tasks.base import RowTask
 
 if TYPE_CHECKING:
@@ -47,16 +47,16 @@ class Regress(RowTask):
             return not self._missed(evaluation)
         return super().beats(evaluation, base)
 
-    def worth(self, evaluation: Mapping[str, Any]) -> str | None:
+    def against_baseline(self, evaluation: Mapping[str, Any]) -> str | None:
         base, missed = super().baseline(evaluation), self._missed(evaluation)
         if base is None or not missed:
-            return super().worth(evaluation)
+            return super().against_baseline(evaluation)
         count = len(evaluation["by_number"])
         if len(missed) == count:
             return f"{NOT_BETTER} {base.words} for any of {count} numbers"
         return (
             f"better than {base.words} for {count - len(missed)} of {count} numbers; not surely "
-            f"for number{'s' * (len(missed) > 1)} {few(missed)}"
+            f"for number{'s' * (len(missed) > 1)} {join_first(missed)}"
         )
 
     def _missed(self, evaluation: Mapping[str, Any]) -> list[str]:

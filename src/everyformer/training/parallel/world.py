@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from everyformer.core.devices import pick_device
 from everyformer.core.errors import ConfigError, EveryformerError, LostError, PluginError
-from everyformer.core.wording import listed
+from everyformer.core.wording import join_names
 from everyformer.data.batch import Portion
 from everyformer.system.fingerprint import raw_bytes
 from everyformer.training.config import Parallel
@@ -250,7 +250,7 @@ def _meet(launch: Launch, backend: str) -> None:
             store.wait([str(other) for other in range(size)], WAIT)
         except RuntimeError:
             missing = [other + 1 for other in range(size) if not store.check([str(other)])]
-            absent = f"process {listed([str(one) for one in missing[:5]])} of {size}"
+            absent = f"process {join_names([str(one) for one in missing[:5]])} of {size}"
             raise
     except RuntimeError as error:
         raise LostError(
