@@ -6,13 +6,13 @@
 
 (pip install 'everyformer[rl]', and popgym for its environments; results are in README.md beside.)
 
-What the library brings is `ef.create_body`: layers that read vectors step by step, go on with a
+What the library brings is `ef.create_body`: layers that read vectors step by step, continue a
 state, and forget where an episode begins. Any member that streams will do (--member linear). All
 else is here, to be changed: environments of gymnasium with actions to choose from, rollouts,
 advantages, the loss, checkpoints.
 
 A rollout has T steps of N environments, and is learned from in whole rows: all T steps of some
-environments at once, each going on with the state that the body had when the rollout began. With
+environments at once, each continuing the state that the body had when the rollout began. With
 dropout 0, memories of inputs and a span that is the same at every step this computes what was
 computed step by step, so that ratios begin at 1.
 
@@ -209,7 +209,7 @@ def learn(
 
 def save(file: Path, agent: Agent, optimiser: torch.optim.Optimizer, **more: Any) -> None:
     """Write a checkpoint, whole or not at all. It holds no environments: where there is one, all
-    episodes begin anew, in the run that goes on as in the one that is resumed."""
+    episodes start over, in the run that goes on as in the one that is resumed."""
     parts = {"agent": agent.state_dict(), "optimiser": optimiser.state_dict()}
     beside = file.with_suffix(".new")
     torch.save({**parts, "random": torch.get_rng_state(), **more}, beside)

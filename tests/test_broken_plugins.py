@@ -188,13 +188,13 @@ STREAM = [
         "begins with other rows", BEGUN, "        return begun(batch + 1, like)\n",
         rf"{BEGAN}a state with \(3,\) of int64 on cpu, not 2 rows in each",
     ),
-    ("goes on with none", BACK, "MixerOutput(y, None, {})", f"{GAVE}None as the state, not a Seen"),
+    ("continues none", BACK, "MixerOutput(y, None, {})", f"{GAVE}None as the state, not a Seen"),
     (
-        "goes on with another", BACK, "MixerOutput(y, state and Other(state.num_tokens), {})",
+        "continues another", BACK, "MixerOutput(y, state and Other(state.num_tokens), {})",
         f"{GAVE}a Other as the state, not a Seen",
     ),
     (
-        "goes on with other rows", BACK,
+        "continues other rows", BACK,
         "MixerOutput(y, state and Seen(state.num_tokens, y[:1]), {})",
         rf"{GAVE}a state with \(1, 5, 8\) of float32 on cpu, not 2 rows in each",
     ),

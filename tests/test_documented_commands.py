@@ -82,7 +82,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
         word
         for one in every
         for word in one.words
-        # what a command goes on with, it has begun itself
+        # what a command continues, it has begun itself
         if re.match("(runs|models)/|mixed$", word) and "--resume" not in one.words
     }
     for folder in sorted(folders):

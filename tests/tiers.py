@@ -32,7 +32,7 @@ VARIED = ("member", "name", "mixer")
 
 @cache
 def representatives(draw: str) -> frozenset[str]:
-    """A member of each gene, and of each base class of mixers, drawn anew each day."""
+    """A member of each gene, and of each base class of mixers, drawn again each day."""
     alike: dict[tuple[str, str], list[str]] = defaultdict(list)
     for member in list_members():
         base = mixer_of(member).__base__

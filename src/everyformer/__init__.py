@@ -26,7 +26,7 @@ A mixer reads a text at once, or in pieces with the same result:
     >>> torch.allclose(y, mixer(x).y[:, 7:], atol=1e-5)
     True
 
-A language model goes on with a prompt of tokens:
+A language model continues a prompt of tokens:
 
     >>> model = ef.create_model("gpt", "lm", width=16, layers=1, heads=2, vocabulary=256)
     >>> ef.generate(model.eval(), torch.tensor([[104, 105]]), tokens=5).shape

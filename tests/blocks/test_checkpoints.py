@@ -1,4 +1,4 @@
-"""Checkpoints of layers: the gradients of what was computed, whatever a mixer draws anew."""
+"""Checkpoints of layers: the gradients of what was computed, whatever a mixer draws again."""
 
 import copy
 

@@ -119,7 +119,7 @@ def test_any_cut_of_a_stream_is_the_whole(cuts: tuple[int, ...], padded: bool) -
     close(torch.cat(parts, 1)[padding_mask], whole[padding_mask])
     assert state.num_tokens.tolist() == padding_mask.sum(1).tolist()
     assert state.nbytes == 2 * 8 * (2 * WIDTH + 4 * HIDDEN + 1)
-    # a row that begins anew has nothing in front
+    # a row that starts over has nothing in front
     y, _ = made(x, None, state.reset(torch.tensor([True, False])))
     close(y[0], by_number(made, x[0]))
     assert not torch.allclose(y[1], by_number(made, x[1]))

@@ -181,7 +181,7 @@ def reading(padded):
 
 
 def one_step_a_token(self, x, y):
-    """A loop that a compiler writes out, anew for every length."""
+    """A loop that a compiler writes out, again for every length."""
     return torch.stack([y[:, t] for t in range(y.shape[1])], 1)
 
 
@@ -253,7 +253,7 @@ WRONG = (
         KeyValueState, "last", forgotten,
     ),
     softmax(
-        "streaming", "a reset that clears nothing", "a row that begins anew", KeyValueState,
+        "streaming", "a reset that clears nothing", "a row that starts over", KeyValueState,
         "reset", lambda right: lambda self, where: self,
     ),
     simple(

@@ -82,7 +82,7 @@ STORED = ("--retrieval.size", "2000", "--retrieval.tune", "300", "--length", "16
 def test_a_weight_that_is_found_leaves_every_token_possible(
     tree: Path, say: Callable[..., tuple[int, str, str]]
 ) -> None:
-    """The text goes on with one letter that no neighbour has, where the model alone is no good."""
+    """The text has one letter more that no neighbour has, where the model alone is no good."""
     (tree / "text.txt").write_text("the same again. " * 200 + "Z")
     words = (*STORED, "--data", "text.txt", "--steps", "3", "--width", "8", "--layers", "1",
              "--heads", "2")  # fmt: skip

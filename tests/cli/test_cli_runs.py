@@ -136,7 +136,7 @@ def test_a_finished_run_goes_on_without_being_described_again(
 def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
     trained: Train, say: Say, refused: Refused, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Runs of before these options were refused; what is said anew is."""
+    """Runs of before these options were refused; what is said again is."""
     with monkeypatch.context() as before:
         for option in ("mask_rate", "colour"):
             before.setitem(ELSEWHERE, option, "")
@@ -165,7 +165,7 @@ def test_a_stopped_run_says_how_to_go_on_and_does(
     monkeypatch.setattr(loop._Job, "_step", stopped)
     given, out, err = say(*train, "--out", "cut it")
     assert (given, out) == (code, "")
-    [printed] = re.findall(r"go on with: everyformer (.*)", err)
+    [printed] = re.findall(r"continue with: everyformer (.*)", err)
     monkeypatch.undo()
     monkeypatch.chdir(tree)
     assert say(*shlex.split(printed))[0] == 0

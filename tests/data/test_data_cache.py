@@ -1,4 +1,4 @@
-"""Cached folders: whole and as they were made, or made anew."""
+"""Cached folders: whole and as they were made, or made again."""
 
 import os
 import subprocess

@@ -209,7 +209,7 @@ def test_what_is_not_read_is_refused_where_it_is_said_and_passed_over_where_a_ru
         load_dataset(config, task)
     before = dataclasses.replace(config, validation=0.3)
     assert load_dataset(config, task, stored=before).fingerprint
-    # which says nothing for what is said anew beside it
+    # which says nothing for what is said again beside it
     changed = dataclasses.replace(config, best=0.5)
     with pytest.raises(ConfigError, match=r"`data\.best` has no meaning for"):
         load_dataset(changed, task, stored=before)

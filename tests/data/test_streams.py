@@ -118,7 +118,7 @@ def test_packed_documents_keep_their_ids():
         train=row, validation=row, packed=True, tokenizer=ByteTokenizer(),
     )  # fmt: skip
     ids = [batch.documents[0].tolist() for batch in data.in_order(1)]
-    # the text's own start begins a document too: only id 0 goes on with what was before
+    # the text's own start begins a document too: only id 0 continues what was before
     assert ids == [[1, 1, 2, 2], [0, 0, 1, 1], [0, 1, 1, 1]]
 
 

@@ -49,7 +49,7 @@ class Spy:
 
 
 def policy(made: Any, target: float | None, streams: bool | None = None) -> DecisionPolicy:
-    """One that keeps states where the member has them, or reads all anew at every step."""
+    """One that keeps states where the member has them, or reads all again at every step."""
     result = DecisionPolicy(made, target, seeds=SEEDS)
     result.streams = result.streams if streams is None else streams
     return result
@@ -62,7 +62,7 @@ def observed(step: int) -> np.ndarray:
 def rolled(
     policy: DecisionPolicy, steps: int, begins: Callable[[int], list[int]] = lambda step: []
 ) -> list[np.ndarray]:
-    """The actions of so many steps; ``begins`` are rows that begin anew before a step."""
+    """The actions of so many steps; ``begins`` are rows that start over before a step."""
     acted = []
     policy.reset()
     for step in range(steps):
@@ -77,7 +77,7 @@ def rolled(
 @pytest.mark.parametrize("member", ["attention", "linear", "alibi", "gmlp"])
 @pytest.mark.parametrize("variant", ["gym", "atari", "no-return", "mlp"])
 def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None:
-    """As long as the window holds the episode, and behind it, where both read anew; rows begin at
+    """As long as the window holds the episode, and behind it, where both read again; rows begin at
     different steps."""
     member, position = ("attention", None) if variant == "mlp" else (member, None)
     position = "alibi" if member == "alibi" else None
@@ -85,8 +85,8 @@ def test_kept_states_act_as_windows_read_anew(variant: str, member: str) -> None
     target = 9.0 if variant in ("gym", "atari") else None
     begins = lambda step: {2: [1], 5: [0, 2], 6: [0], 11: [1]}.get(step, [])  # noqa: E731
     both = [rolled(policy(made, target, streams), 13, begins) for streams in (None, False)]
-    for kept, anew in zip(*both, strict=True):
-        close(torch.from_numpy(kept), torch.from_numpy(anew), 1e-6)
+    for kept, again in zip(*both, strict=True):
+        close(torch.from_numpy(kept), torch.from_numpy(again), 1e-6)
 
 
 @pytest.mark.parametrize("training", [False, True])
@@ -140,13 +140,13 @@ def test_a_step_of_a_stream_reads_three_tokens_and_one_that_is_read_anew_all() -
         )
         rolled(policy(made, 9.0, streams), CONTEXT + 3)
         whole = (ROWS, 3 * CONTEXT)
-        # the first step has no action before it; behind the window all is read anew
+        # the first step has no action before it; behind the window all is read again
         kept = [(ROWS, 2), *[(ROWS, 3)] * (CONTEXT - 1), *[whole] * 3]
         assert given == (kept if streams else [whole] * (CONTEXT + 3))
 
 
 def test_rows_in_step_are_read_without_a_mask() -> None:
-    """A mask is for rows at whose present step others begin, or read anew."""
+    """A mask is for rows at whose present step others begin, or read again."""
     made, given = model(), []
     made.stack.register_forward_pre_hook(
         lambda _, x, options: given.append((x[0].shape[1], options["mask"] is None)),
@@ -167,8 +167,8 @@ def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_
 ) -> None:
     made = model(member=member)
     rolling = DecisionPolicy(made, 9.0, seeds=SEEDS, rolling=True)
-    on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 9)
-    same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, anew, strict=True)]
+    on, again = rolled(rolling, 9), rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 9)
+    same = [bool(np.allclose(a, b, atol=1e-6)) for a, b in zip(on, again, strict=True)]
     assert same == [True] * CONTEXT + [False] * 5
     assert rolling._state is not None
     assert rolling._state.num_tokens.tolist() == [3 * 9 - 1] * ROWS
@@ -179,11 +179,11 @@ def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_
 def test_a_layer_that_rolls_is_the_window_of_one_layer() -> None:
     """With one layer no state has seen what lies further back."""
     made = model(layers=1)
-    on, anew = (
+    on, again = (
         rolled(DecisionPolicy(made, 9.0, seeds=SEEDS, rolling=rolling), 9)
         for rolling in (True, False)
     )
-    for a, b in zip(on, anew, strict=True):
+    for a, b in zip(on, again, strict=True):
         assert np.allclose(a, b, atol=1e-6)
 
 
@@ -209,7 +209,7 @@ def test_actions_are_brought_between_the_bounds_of_the_data() -> None:
 
 
 def test_a_row_acts_by_its_own_seed_whatever_is_beside_it() -> None:
-    """Alone, or among others that begin anew at other steps."""
+    """Alone, or among others that start over at other steps."""
     made = model(acted=CHOICE)
     both = rolled(DecisionPolicy(made, 9.0, seeds=range(3)), 8, lambda t: [0, 2] if t == 3 else [])
     alone = DecisionPolicy(made, 9.0, seeds=[1])
@@ -251,7 +251,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: DecisionPolicy(nodes(), 1.0).act(np.array([1.5])), ShapeError,
      "observations are float64 in the shape (1,), but the model reads whole numbers below 5 in"),
     (lambda: DecisionPolicy(model("mlp"), None, seeds=SEEDS, rolling=True), UnsupportedError,
-     "rolling goes on with states, and attention has no exact ones: leave it out"),
+     "rolling continues states, and attention has no exact ones: leave it out"),
     (lambda: DecisionPolicy(model(position="learned"), 1.0, seeds=SEEDS, rolling=True),
      UnsupportedError, "rolling reads on for ever, and this attention has a table over the"),
     (lambda: DecisionPolicy(model("atari"), 1.0, seeds=SEEDS, rolling=True), UnsupportedError,

@@ -40,7 +40,7 @@ class Right(nn.Module):
         if self.wrong == "places in half":
             seen = 8 * seen.to(h)
         h = h + torch.sin(seen[..., None] / 7 + torch.arange(WIDTH)).to(h)
-        if self.wrong == "positions begin anew" and start:
+        if self.wrong == "positions start over" and start:
             h = self.embed(x) + torch.sin((seen - start)[:, None] / 7 + torch.arange(WIDTH)).to(h)
         if self.wrong == "a mean over the batch":
             h = h - h.mean(0, keepdim=True)

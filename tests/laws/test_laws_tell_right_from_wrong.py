@@ -14,7 +14,7 @@ WRONG = [
     ("causality", Bare, "tokens in the order of their scores"),
     ("causality", Right, "batch norm"),
     ("causality", Bare, "a sum over the number of tokens"),
-    ("streaming", Right, "positions begin anew"),
+    ("streaming", Right, "positions start over"),
     ("streaming", Right, "the oldest forgotten"),
     ("streaming", Right, "rows share a cache"),
     ("padding", Right, "mask ignored"),

@@ -150,7 +150,7 @@ BEGIN = {0: (True, True), 29: (False, True), 41: (True, True)}
 @pytest.mark.parametrize("reserved", [False, True])
 @pytest.mark.parametrize(("name", "options"), SHORT, ids=str)
 def test_steps_that_know_where_rows_stand_are_those_that_do_not(name, options, reserved):
-    """Calls of one token and of many take turns, with and without inference mode; rows begin anew,
+    """Calls of one token and of many take turns, with and without inference mode; rows start over,
     beside others too, and then stand at different places; and every state may be gone on from
     twice, by the same tokens and by others."""
     torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""A sitting's speed: the first steps are left out, and reports are of what lies between them."""
+"""A session's speed: the first steps are left out, and reports are of what lies between them."""
 
 import pytest
 

@@ -36,7 +36,7 @@ def test_a_checkpoint_goes_on_under_any_splitting(
     for member in ("gpt", "transformer-xl"):
         one, run = tmp_path / "one" / member, tmp_path / "run" / member
         found, expected = losses(run, begin=3), losses(one, begin=3)
-        # an evaluation at the end of the first sitting has no partner
+        # an evaluation at the end of the first session has no partner
         assert found[0] == pytest.approx(expected[0], rel=1e-12), member
         assert found[-2:] == pytest.approx(expected[-2:], rel=1e-9), member
         assert (checkpoints(run / "checkpoints")[-1] / "model.safetensors").exists()

@@ -143,7 +143,7 @@ OWN_DRAWS: list[tuple[str, dict[str, Any]]] = [
 ]
 """what rows draw, and what they share, as hashes"""
 COUNTED: tuple[str, dict[str, Any]] = ("performer", {"dropout": 0.3, "redraw": 1})
-"""its features are drawn anew at every call, and each slice is one"""
+"""its features are drawn again at every call, and each slice is one"""
 
 
 def drawing(member: str, options: dict[str, Any]) -> tuple[torch.nn.Module, Batch]:

@@ -275,7 +275,7 @@ class Moved(TinyData):
 # the thread of tensorboard's writer ends with a refusal of its own
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("log_every", [1, 1000])
-@pytest.mark.parametrize("harm", ["removed", "renamed", "made anew", "without its config"])
+@pytest.mark.parametrize("harm", ["removed", "renamed", "made again", "without its config"])
 def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: int) -> None:
     out = tmp_path / "run"
 
@@ -286,13 +286,13 @@ def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: i
         out.rename(tmp_path / "elsewhere")
         if harm == "removed":
             shutil.rmtree(tmp_path / "elsewhere")
-        if harm == "made anew":
+        if harm == "made again":
             out.mkdir()
 
     with pytest.raises(UnsavedError, match="run was removed or renamed") as caught:
         train_tiny(out, data=Moved(change), log_every=log_every)
     assert caught.value.exit_code == 1
     assert not (out / "checkpoints" / "step-00000012").exists()
-    assert out.exists() is (harm in ("made anew", "without its config"))
+    assert out.exists() is (harm in ("made again", "without its config"))
     if harm == "renamed":
         train_tiny(tmp_path / "elsewhere", resume=True)

@@ -254,7 +254,7 @@ def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) 
 
 
 def test_what_the_task_of_the_start_alone_read_is_left_aside(run: Callable[..., Any]) -> None:
-    """And stays so when the run goes on; said anew, it is refused."""
+    """And stays so when the run goes on; said again, it is refused."""
     ahead = ("--model.lookahead", "0.5")
     words = ("train", "attention", "--data", "text.txt", *SIZES, *SHORT, *ahead, "--out", "lm")
     assert run(*words)[0] == 0
@@ -278,7 +278,7 @@ def test_a_run_of_another_kind_is_refused(run: Callable[..., Any]) -> None:
     assert run("train", "gmlp", "--data", "text.txt", *SIZES, *SHORT, "--out", "lm")[0] == 0
     tune = ("--from", "lm", "--data", "labels.csv", *SHORT, "--out", "tuned")
     for words, told in (
-        (("train", "bert", *tune), "go on with `train gmlp --from lm`"),
+        (("train", "bert", *tune), "continue with `train gmlp --from lm`"),
         (("train", *tune, "--width", "32"), "width: 16 -> 32"),
         (("train", *tune, "--tokenizer", "chars"), "leave out --tokenizer chars"),
         (("train", "--from", "none", "--data", "labels.csv"), "no saved model and no run"),
@@ -301,7 +301,7 @@ def test_tokens_of_another_tokenizer_are_refused(run: Callable[..., Any]) -> Non
 
 @pytest.mark.full("3 s: a store is filled")
 def test_a_model_begins_with_a_store_as_it_was_without(run: Callable[..., Any]) -> None:
-    """Another member may go on with a model from which it differs in its memory alone."""
+    """Another member may continue a model from which it differs in its memory alone."""
     small = ("--data", "text.txt", *SIZES, *SHORT)
     assert run("train", "t5-relative", *small, "--out", "plain")[0] == 0
     code, _, err = run(

@@ -177,7 +177,7 @@ def train_tiny(
     show: bool = False,
     **options: Any,
 ) -> TrainResult:
-    """One sitting with the stand-ins."""
+    """One session with the stand-ins."""
     made = TinyModel(from_dict(TinyConfig, model or {}))
     config = tiny_training(**options)
     if out is None:

@@ -15,7 +15,7 @@ import everyformer as ef
 
 @torch.no_grad()
 def read(body, x, carry):
-    """The outputs of segments in order; those that carry nothing begin each anew."""
+    """The outputs of segments in order; those that carry nothing start each over."""
     outputs, state = [], None
     for segment in x.split(4, dim=1):
         y, after = body(segment, state)

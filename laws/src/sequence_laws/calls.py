@@ -20,7 +20,7 @@ class Call:
     unmasked: str = "it takes no mask"
     """why there is none"""
     streams: bool = False
-    """whether `feed` goes on with a cache"""
+    """whether `feed` continues a cache"""
     packs: str = ""
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
@@ -93,7 +93,7 @@ class Call:
         Raises:
             Inapplicable: the model has no way to do that.
         """
-        raise Inapplicable("no row of its cache can begin anew")
+        raise Inapplicable("no row of its cache can start over")
 
     def counted(self, cache: Any) -> list[int]:
         """Inputs that each row of a cache has seen, as it says; [] where it does not."""

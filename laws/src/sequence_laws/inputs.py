@@ -75,7 +75,7 @@ def seed_all(number: int) -> None:
 
 
 def seed(number: int) -> None:
-    """Begin the random numbers of torch, numpy and Python anew."""
+    """Start the random numbers of torch, numpy and Python over."""
     seed_all(number)
     if numpy := sys.modules.get("numpy"):
         numpy.random.seed(number)  # what models draw from, if not from torch

@@ -153,7 +153,7 @@ def packing(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first position that differs.
-        Inapplicable: the model is told of no documents; `said`: positions that begin anew, which
+        Inapplicable: the model is told of no documents; `said`: positions that start over, which
             some libraries take for documents, do not keep them apart.
     """
     if not subject.packs:
@@ -174,7 +174,7 @@ def packing(subject: Subject) -> str:
     other[:, :first] = subject.inputs.other(x[:, :first])
     seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
     if seen > bound and not subject.separates:
-        raise Inapplicable(f"{subject.packs} that begin anew do not separate documents", "said")
+        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "said")
     at = int((~(off <= bound)).nonzero()[0])
     by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
     raise LawBroken(

@@ -13,7 +13,7 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 def streaming(subject: Subject) -> str:
     """Any split of a text into pieces, one input at a time; half-way rows in another order, rows
-    that begin anew, and inputs that are taken back.
+    that start over, and inputs that are taken back.
 
     Raises:
         LawBroken: the first position that differs from one pass.
@@ -33,7 +33,7 @@ def streaming(subject: Subject) -> str:
     if not tried:
         raise Inapplicable("it takes no length from 5 to 65", "undecided")
     short = lengths[0]
-    more = reordered(subject, short), anew(subject, short), taken_back(subject, short, lengths[-1])
+    more = reordered(subject, short), again(subject, short), taken_back(subject, short, lengths[-1])
     return f"{tried} splits, of one input at a time and more; {'; '.join(filter(None, more))}"
 
 
@@ -121,8 +121,8 @@ def reordered(subject: Subject, length: int) -> str:
     return "rows in another order half-way"
 
 
-def anew(subject: Subject, length: int) -> str:
-    """A row that begins anew forgets, one beside it goes on, and a cache counts what it saw."""
+def again(subject: Subject, length: int) -> str:
+    """A row that starts over forgets, one beside it goes on, and a cache counts what it saw."""
     x, half = subject.inputs.draw(2, length), length // 2
     wide, model, rows = subject.widened(x), subject.copy(), torch.tensor([True, False])
     with torch.no_grad(), subject.exactly():
@@ -139,9 +139,9 @@ def anew(subject: Subject, length: int) -> str:
     for row, expected in enumerate(again):
         off = float((y.flatten(2)[row] - expected[0]).abs().max())
         if not off <= subject.bound(x):
-            words = "goes on beside one that begins anew" if row else "begins anew"
+            words = "goes on beside one that starts over" if row else "starts over"
             raise LawBroken(f"a row that {words} behind {half} inputs is off by {off:.2g}")
-    return "rows that begin anew"
+    return "rows that start over"
 
 
 def taken_back(subject: Subject, *lengths: int) -> str:

@@ -62,7 +62,7 @@ class Subject(Call):
         """The model as it is made for texts of a length, if that changes what it costs."""
         return self
 
-    def anew(self) -> Self:
+    def again(self) -> Self:
         """The same, which remembers nothing of how its model was."""
         other = copy.copy(self)
         other._bounds, other._copies = {}, {}
@@ -135,7 +135,8 @@ class Subject(Call):
         return bool(self._taken([length], training))
 
     def _taken(self, lengths: Sequence[int], training: bool = False) -> list[int]:
-        """Those of ``lengths`` that it takes; after each that it does not, a copy is asked anew."""
+        """Those of ``lengths`` that it takes; after each that it does not, a copy is asked "
+        "again."""
         taken, model = list[int](), None
         for length in lengths:
             try:
@@ -195,7 +196,7 @@ class Subject(Call):
         return x
 
     def seed(self, number: int) -> None:
-        """Begin the random numbers anew: those that it may draw from."""
+        """Start the random numbers over: those that it may draw from."""
         (seed_all if self.strict else seed)(number)
 
     def require_positions(self) -> None:

@@ -283,7 +283,7 @@ def _batch(rows: list[BatchRow], size: int, pair: tuple[str, ...]) -> tuple[Tens
 
 
 def _piece(mask: Mask, slots: list[list[int | None]], a: int, b: int) -> Mask:
-    """The mask of the slots from a to b; id 0 goes on with the text that came before."""
+    """The mask of the slots from a to b; id 0 continues the text that came before."""
     padding_mask = None if mask.padding_mask is None else mask.padding_mask[:, a:b]
     if mask.documents is None:
         return Mask(padding_mask=padding_mask)

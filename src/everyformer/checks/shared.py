@@ -153,7 +153,7 @@ class CaseMixer(MemberMixer):
         return super().rows_of(cache, self.placed(rows))
 
     def reset(self, cache: Any, rows: Tensor) -> Any:
-        """The state, in which some rows begin anew."""
+        """The state, in which some rows start over."""
         return super().reset(cache, self.placed(rows))
 
 

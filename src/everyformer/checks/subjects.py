@@ -44,7 +44,7 @@ class Ours(Subject):
         return cache.reorder(rows)
 
     def reset(self, cache: Any, rows: Tensor) -> Any:
-        """The state, in which some rows begin anew."""
+        """The state, in which some rows start over."""
         return cache.reset(rows)
 
     def rows_code(self, cache: Any) -> list[str]:

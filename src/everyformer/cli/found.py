@@ -99,7 +99,7 @@ def _unfinished(folder: str) -> CheckpointError:
     named = f"one of its runs: {', '.join(there)}" if there else "it has no run yet"
     go_on = command(f"compare --resume --out {shlex.quote(folder)}")
     return CheckpointError(
-        f"{folder} is a comparison that has not come to a result: go on with `{go_on}`, or "
+        f"{folder} is a comparison that has not come to a result: continue with `{go_on}`, or "
         + (f"give {named}" if there else f"wait, since {named}")
     )
 

@@ -116,7 +116,7 @@ Layers = Annotated[int, Bounds(1, 1024)]
 Threads = Annotated[int, Bounds(1, 1024)]
 """how many run at once on one machine"""
 Repeats = Annotated[int, Bounds(1, 1000)]
-"""how often something is done anew, to know how much it varies"""
+"""how often something is done again, to know how much it varies"""
 Whole = Annotated[int, Bounds(0)]
 """how many there are, of what there may be none"""
 Several = Annotated[int, Bounds(2)]

@@ -1,7 +1,7 @@
 """Choices: what a mixer decides by an argmax or a sort, so that a second computation repeats it.
 
 A reversible stack computes its layers again from inputs that it has rebuilt, which differ from the
-first ones by rounding; an argmax may then fall elsewhere. And what a call draws anew, counting its
+first ones by rounding; an argmax may then fall elsewhere. And what a call draws again, counting its
 calls, would be another draw, in checkpoints too. A mixer passes such decisions through
 ``choose(lambda: ...)``: the thunk runs unless a recorded choice is being repeated. It takes no
 numbers from torch's own generator, since a repetition would leave that elsewhere: draw them before.

@@ -39,7 +39,7 @@ class Mask:
     documents: Tensor | None = None
     """(B, L) int: packed rows; every run of equal ids is a document, also where an id
     comes again (`runs_of`): tokens see only tokens of their run, positions restart. Ids of padding
-    are not read. With the state of a memory, a first run of id 0 goes on with the document that the
+    are not read. With the state of a memory, a first run of id 0 continues the document that the
     state is in."""
     global_tokens: Tensor | None = None
     """(B, L) bool: tokens that see all and are seen by all (sparse patterns)."""
@@ -142,8 +142,8 @@ def runs_of(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
 
 
 def runs_after(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-    """`runs_of` after a state, whose document is number 0: a first run of id 0 goes on with it,
-    any other begins anew, as number 1."""
+    """`runs_of` after a state, whose document is number 0: a first run of id 0 continues it,
+    any other starts over, as number 1."""
     runs = runs_of(documents, padding_mask)
     real = torch.ones_like(runs, dtype=torch.bool) if padding_mask is None else padding_mask
     first = documents.gather(1, real.long().argmax(1, keepdim=True))

@@ -68,7 +68,7 @@ class Registry(Generic[T]):
         return self._entries[name]
 
     def forget(self, name: str) -> None:
-        """Look a name up anew, since a user has given its class again."""
+        """Look a name up again, since a user has given its class again."""
         self._entries.pop(name, None)
 
     def names(self) -> list[str]:

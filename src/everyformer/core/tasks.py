@@ -131,7 +131,7 @@ class Task(ABC):
 
     @property
     def continues(self) -> bool:
-        """True if it goes on with a text, from one segment to the next."""
+        """True if it continues a text, from one segment to the next."""
         return self.writes and self.reads == "text"
 
     @property
@@ -201,7 +201,7 @@ class Task(ABC):
         """
         raise UnsupportedError(
             f"{name} has the task {self.name}, which {self.shown_by}; "
-            "predict is for runs that classify, measure, go on with a text or fill it"
+            "predict is for runs that classify, measure, continue a text or fill it"
         )
 
     shown_by: ClassVar[str] = "writes whole sequences: everyformer generate shows them"

@@ -42,7 +42,7 @@ def cached(
     """The folder ``key`` below ``root`` and its facts, written by ``build`` where it is not whole.
 
     ``build`` writes files into a folder and returns the facts, plain values. A
-    folder with a file missing, cut short or damaged is written anew. Processes that build the same
+    folder with a file missing, cut short or damaged is written again. Processes that build the same
     at once do no harm: the first one's stays. ``stamp`` tells whether the source is still the same.
     """
     final = root / key

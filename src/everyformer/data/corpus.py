@@ -30,7 +30,7 @@ LONGEST_CHARACTER = 4
 
 
 class Documents(ABC):
-    """Documents of a source in two parts, read anew at every pass."""
+    """Documents of a source in two parts, read again at every pass."""
 
     note: str
     """how they were separated, half a sentence"""

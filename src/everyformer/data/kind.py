@@ -169,7 +169,7 @@ class Kind(ABC):
 
     def refuse(self, names: Iterable[str], data: str = "", why: str = "") -> None:
         """Refuse options that are set and mean nothing to ``data``, or to this kind, which passes
-        those over that a run has which is gone on with or measured."""
+        those over that a run has which is resumed or measured."""
         defaults = field_defaults(DataConfig)
         stored = defaults if data or self.request.stored is None else vars(self.request.stored)
         for name in names:

@@ -71,7 +71,7 @@ def cut(tokens: np.ndarray, length: int, closing: Sequence[int] = ()) -> np.ndar
 
 
 class LabelledTexts:
-    """The labelled texts of a source, read anew at every pass: the files in each class's folder, a
+    """The labelled texts of a source, read again at every pass: the files in each class's folder, a
     text each, or the rows of tables."""
 
     def __init__(self, data: Kind) -> None:

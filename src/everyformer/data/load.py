@@ -132,7 +132,7 @@ def load_dataset(
             are read in that direction, and refused where their names are others.
         classes: those of a finished run, in the order of their ids: labels are read as these, some
             of which may have no row, and refused where they are others.
-        stored: what a run that is gone on with or measured has said of its data: of that nothing is
+        stored: what a run that is resumed or measured has said of its data: of that nothing is
             refused as meaningless.
 
     Raises:

@@ -5,7 +5,7 @@ Each token is chosen with probability r (``mask_rate``); of the chosen 80% becom
 token is the tokenizer's, or else one id more than it has, the last. Separators of documents are
 never chosen. A row in which chance chose nothing hides the token that came nearest to being chosen.
 
-Training draws anew at every step, from (seed, step) alone; a validation window always hides the
+Training draws again at every step, from (seed, step) alone; a validation window always hides the
 same tokens.
 
 Source: Devlin et al. 2018, arXiv 1810.04805, 3.1. There 15% of a row's tokens are chosen, rounded;

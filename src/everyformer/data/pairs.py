@@ -42,7 +42,7 @@ def holds_parallel(source: Source, config: DataConfig) -> bool:
 
 
 class SentencePairs:
-    """The sentence pairs of a source, read anew at every pass."""
+    """The sentence pairs of a source, read again at every pass."""
 
     def __init__(
         self, source: Source, config: DataConfig, known: tuple[str, str] | None = None

@@ -142,7 +142,7 @@ class TextDataset(Dataset):
         inputs = torch.from_numpy(tokens[positions].astype(np.int64))
         targets = torch.from_numpy(tokens[positions + 1].astype(np.int64))
         neighbours = self.neighbours_of(tokens, positions)
-        # ids of documents: 0 goes on with the one before the segment
+        # ids of documents: 0 continues the one before the segment
         documents = torch.from_numpy(positions == 0).long().cumsum(1)
         if self.packed:
             documents = documents + self.documents_of(inputs)

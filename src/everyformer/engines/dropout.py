@@ -36,7 +36,7 @@ common factor"""
 
 
 def dropout(x: Tensor, rate: float) -> Tensor:
-    """``x`` without a share ``rate`` of its elements, drawn anew, the others scaled up.
+    """``x`` without a share ``rate`` of its elements, drawn again, the others scaled up.
 
     Args:
         rate: from 0 to 1.

@@ -72,7 +72,7 @@ class Growing(State):
 
     def in_room(self, room: Room | None) -> Self:
         """This state, which goes on in ``room``."""
-        # beside the fields: what makes states anew (map, tree_map) rightly loses it
+        # beside the fields: what makes new states (map, tree_map) rightly loses it
         object.__setattr__(self, "_room", room)
         return self
 

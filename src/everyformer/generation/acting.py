@@ -13,8 +13,8 @@
 
 The model reads the last K steps. As long as an episode is no longer than that, its states are kept
 and a step reads three tokens: what was done, what is still wanted, what is seen. Then the window
-slides and is read anew at every step, which is what the model was trained on; ``rolling`` goes on
-with the states instead. Members without an exact stream read anew from the start. Both are equal as
+slides and is read again at every step, which is what the model was trained on; ``rolling`` goes on
+with states instead. Members without an exact stream read again from the start. Both are equal as
 long as the episode fits the window.
 """
 
@@ -74,7 +74,7 @@ class DecisionPolicy:
         self._begin(len(self._generators))
 
     def reset(self, where: np.ndarray | None = None) -> None:
-        """Episodes begin anew in the rows ``where`` (N,) bool, or in all."""
+        """Episodes start over in the rows ``where`` (N,) bool, or in all."""
         where = np.ones(len(self._generators), bool) if where is None else where
         self._time[where] = 0
         self._to_go[where] = 0.0 if self.target is None else self.target
@@ -215,7 +215,7 @@ def _check_rolling(model: DecisionModel, streams: bool) -> None:
     config = model.config
     if not streams:
         raise UnsupportedError(
-            f"rolling goes on with states, and {config.member} has no exact ones: leave it out"
+            f"rolling continues states, and {config.member} has no exact ones: leave it out"
         )
     if model.longest is not None or config.decision.variant != "gym":
         raise UnsupportedError(

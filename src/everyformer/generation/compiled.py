@@ -58,7 +58,7 @@ def read_by_rows(graph: fx.GraphModule) -> fx.GraphModule:
 def _of_one_token(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     from torch._inductor.inductor_prims import force_stride_order
 
-    # written down first: torch would else make all of x anew, its norm too, for every row
+    # written down first: torch would else make all of x again, its norm too, for every row
     x = force_stride_order(x, x.stride())
     y = (x.unsqueeze(-2) * weight).sum(-1)
     return y if bias is None else y + bias

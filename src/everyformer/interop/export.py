@@ -282,7 +282,7 @@ def _to_onnx(
 
 
 def compare_program(model: Model, path: str | Path) -> float:
-    """Largest difference between the program at ``path``, loaded anew, and the model.
+    """Largest difference between the program at ``path``, loaded again, and the model.
 
     Args: as in `export_program`. Raises:
         EveryformerError: it is more than rounding.

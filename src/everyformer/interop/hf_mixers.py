@@ -191,7 +191,7 @@ def _attentions(model: nn.Module) -> list[tuple[str, nn.Module]]:
         )
     if any(isinstance(m, MixerAttention) for _, m in results):
         raise UnsupportedError(
-            f"mixers of everyformer are in {kind} already: build the model anew to put in others"
+            f"mixers of everyformer are in {kind} already: build the model again to put in others"
         )
     if not results or not hasattr(model, "set_attn_implementation"):
         raise UnsupportedError(

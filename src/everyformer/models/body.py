@@ -10,7 +10,7 @@ member's streams do.
 
 Members whose mixers take documents beside a state (those with a memory) read a segment as packed
 documents (`Mask.documents`). Of the others every episode of a segment becomes a row of its own,
-that goes on with the row's state or with an empty one (`State.reset`, `State.reorder`).
+that starts from the row's state or from an empty one (`State.reset`, `State.reorder`).
 """
 
 from typing import Any

@@ -28,7 +28,7 @@ OUTPUTS = ("head", "ahead")
 
 
 def linear_parts(model: nn.Module) -> tuple[list[Tensor], list[Tensor]]:
-    """Weights that an initialisation of a whole model draws anew, and biases that it sets to 0.
+    """Weights that an initialisation of a whole model draws again, and biases that it sets to 0.
 
     All else starts as its own part says, whatever the model's init: gains, gates, slopes, scales.
 

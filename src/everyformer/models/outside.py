@@ -53,7 +53,7 @@ class Outside(nn.Module):
     """The module of a name, and how it is called.
 
     Raises:
-        ConfigError: it cannot be made anew for each seed, or reads another vocabulary or width.
+        ConfigError: it cannot be made again for each seed, or reads another vocabulary or width.
         GeneError: it reads both ways where only the past is known, or the other way round.
     """
 
@@ -103,7 +103,7 @@ class Outside(nn.Module):
 
     def found_leak(self, length: int) -> str | None:
         """The place where it sees the future now, by a glance at a short length and at this one."""
-        return glance(self.subject.anew(), length) if self.subject.causal else None
+        return glance(self.subject.again(), length) if self.subject.causal else None
 
 
 def outside_subject(config: ModelConfig) -> Subject:

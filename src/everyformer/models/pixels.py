@@ -269,7 +269,7 @@ class SuperResolution(DrawingModel):
         if mask is not None:
             mask.require("a model that enlarges images", frozenset())
         if state is not None:
-            raise ConfigError("a state goes on with `decode`, and what `encode` gave: call them")
+            raise ConfigError("a state continues with `decode`, and what `encode` gave: call them")
         if targets is None:
             raise ShapeError("super-resolution needs targets to score; `decode` draws without")
         self.check_targets(targets, len(inputs))

@@ -162,8 +162,8 @@ def written(
             if known[name] != now:
                 same = "data, unchanged" if name == "texts" else f"batch {known[name]}"
                 raise ConfigError(
-                    f"the store {writer.folder} was begun with another {name}: go on with the same "
-                    f"--{same}, or remove the folder and begin anew"
+                    f"the store {writer.folder} was begun with another {name}: continue with the "
+                    f"same --{same}, or remove the folder and start over"
                 )
         everything = (w for text in texts for w in windows(text, how.context, how.stride))
         with tqdm(

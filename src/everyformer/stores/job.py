@@ -72,7 +72,7 @@ class StoreJob:
     ) -> tuple[Store | None, int | None]:
         """The store of ``texts`` by ``model``; None, and by which signal, where it was stopped."""
         data = self.dataset
-        with GracefulStop("stopping after this batch; go on with --resume") as stop:
+        with GracefulStop("stopping after this batch; continue with --resume") as stop:
             store = stored(
                 folder, model, data.tokenizer, texts, how, data.fingerprint,
                 lambda: stop.received is not None,

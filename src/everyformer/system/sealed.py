@@ -49,7 +49,7 @@ def read_json(path: Path, expected_format: str) -> dict[str, Any]:
     if isinstance(version, int) and not OLDEST <= version <= VERSION:
         mend = "upgrade it with: pip install --upgrade everyformer"
         if version < OLDEST:
-            mend = "make the file anew, or read it with the everyformer that wrote it"
+            mend = "make the file again, or read it with the everyformer that wrote it"
         raise (CheckpointError if intact else DamagedError)(
             f"{path} has format version {version}, but this everyformer reads {OLDEST} to "
             f"{VERSION}: {mend}"

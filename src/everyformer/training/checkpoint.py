@@ -51,7 +51,7 @@ class TrainingState:
     tokens: int = 0
     flops: int = 0
     seconds: float = 0.0
-    """spent in training steps, over all sittings"""
+    """spent in training steps, over all sessions"""
     flops_per_position: dict[str, float] = field(default_factory=dict)
     """of one token or pixel forward and backward, by the size of a batch: counted in the first step
     of each, and again and again where something is carried from step to step"""
@@ -60,7 +60,7 @@ class TrainingState:
     logged: int = 0
     """the step of the last row of its curves"""
     precision: Precision | None = None
-    """that `precision` auto came to at the first sitting; None before it, and of others"""
+    """that `precision` auto came to at the first session; None before it, and of others"""
     evaluation: dict[str, Any] | None = None
     """the last evaluation, with its ``step``"""
     best: dict[str, Any] | None = None
@@ -256,6 +256,7 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
 def _fill_average(average: WeightAverage, path: Path) -> None:
     if not holds(path, "ema"):
         raise CheckpointError(
-            f"{path} keeps no average: the run was begun without `ema`, so it cannot go on with it"
+            f"{path} keeps no average: the run was begun without `ema`, so there is none to "
+            "continue"
         )
     fill(path, "ema", average.values)

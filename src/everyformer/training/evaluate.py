@@ -167,7 +167,7 @@ def evaluate_long(
         nonoverlapping   windows side by side: the first target of each has a context of one token
         sliding          windows S apart: each scores its last S targets, the first all of its L,
                          so every other target has a context of at least L - S + 1 tokens
-        recurrent        segments of L side by side, going on with what the model's state carries
+        recurrent        segments of L side by side, continuing what the model's state carries
 
     Every target is scored exactly once in every mode, and S = L is the first mode. A window costs
     the same in all, so sliding costs L / S times as much and never scores worse for want of context

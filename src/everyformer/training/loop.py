@@ -57,7 +57,7 @@ from everyformer.training.step import (
 )
 
 WARM_UP_STEPS = 3
-"""first steps of a sitting, not counted in its speed: memory is claimed and code compiled"""
+"""first steps of a session, not counted in its speed: memory is claimed and code compiled"""
 
 
 def train(
@@ -108,7 +108,7 @@ def train(
 
 
 class _Job:
-    """One sitting of a run."""
+    """One session of a run."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class _Job:
         self.operations = Operations(self.state, carried=self.carry is not None, timed=timed)
         label = records.name or self.dataset.name
         self.progress = Progress(label, self._done(), part=part, show=self.show)
-        # what is part of a comparison goes on with it, and another program has words of its own
+        # what is part of a comparison continues it, and another program has words of its own
         self.again: str | None = None
         if records.path is not None and part is None and "run" in extra:
             self.again = command(f"train --resume --out {shlex.quote(str(records.path))}")
@@ -207,7 +207,7 @@ class _Job:
             if self._should_stop():
                 self._save()
                 self.records.finish()
-                hint = f"; go on with: {self.again}" if self.again else ""
+                hint = f"; continue with: {self.again}" if self.again else ""
                 self.progress.say(f"stopped after step {self.state.steps}{hint}")
                 return
             if not self._milestone():

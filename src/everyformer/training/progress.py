@@ -32,7 +32,7 @@ class Progress:
 
     Args:
         label: said first, the run's name.
-        start: share of the budget already spent, from an earlier sitting.
+        start: share of the budget already spent, from an earlier session.
         part: the larger work, if there is one, whose progress is shown too.
         show: False says nothing at all.
     """

@@ -20,7 +20,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Result of a run, over all its sittings."""
+    """Result of a run, over all its sessions."""
 
     steps: int
     tokens: int
@@ -30,7 +30,7 @@ class TrainResult:
     flops: int
     """forward and backward, as torch counts them"""
     tokens_per_second: float
-    """in this sitting, after its first steps"""
+    """in this session, after its first steps"""
     evaluation: dict[str, Any] | None
     """at the last step (see `evaluate`), with its ``step``; None if the run was interrupted"""
     best: dict[str, Any] | None
@@ -44,7 +44,7 @@ class TrainResult:
     signal: int | None = None
     """number of the signal that stopped the run before its end"""
     left_out: int = 0
-    """first steps of this sitting that the speed leaves out"""
+    """first steps of this session that the speed leaves out"""
     timed: Timed | None = None
     """what the others took; None where there were none"""
 

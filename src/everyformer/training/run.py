@@ -59,7 +59,7 @@ class RunDirectory:
 
     Args:
         path: created if it does not exist.
-        resume: go on with the run that is there; auto begins one where there is none. Without it
+        resume: continue the run that is there; auto begins one where there is none. Without it
             the folder must be new or empty. `resumes` is what came of it.
         overwrite: remove the run that is there first.
 
@@ -100,7 +100,7 @@ class RunDirectory:
         if files and not resume and not overwrite:
             self.close()
             raise ConfigError(
-                f"{self.path} is not empty: give `resume` to go on with the run in it, "
+                f"{self.path} is not empty: give `resume` to continue the run in it, "
                 "`overwrite` to replace it, or choose another `out`"
             )
         if files and "config.json" not in files:
@@ -182,7 +182,7 @@ def check_writable(path: Path) -> None:
 
 
 class Records:
-    """Records of one sitting; only the first process of a world writes.
+    """Records of one session; only the first process of a world writes.
 
     ``changed`` lists the training options that differ from those that the run was begun with.
     """
@@ -240,7 +240,7 @@ class Records:
     def open(
         self, state: TrainingState, values: dict[str, Any], *, described: bool = False
     ) -> None:
-        """Write what the run is, and begin its curves or go on with them after ``state``.
+        """Write what the run is, and begin its curves or continue them after ``state``.
 
         ``described``: what it is was written, and nothing more is trained, so that it stays.
         """

@@ -80,7 +80,7 @@ class RunSpec(Options):
     out: str | None = None
     """directory of the run (default: runs/MEMBER)"""
     resume: bool = False
-    """go on with the run in the directory --out; it knows its member and options. auto
+    """continue the run in the directory --out; it knows its member and options. auto
     begins one where there is none, for programs that start this again"""
     overwrite: bool = False
     """replace an earlier run in that directory"""
@@ -165,7 +165,7 @@ def described(config: ModelConfig) -> RunSpec:
 
 
 def resumed(folder: str, member: str | None) -> RunSpec | None:
-    """The run in ``folder``, to go on with; None where it was killed before anything was written,
+    """The run in ``folder``, to continue; None where it was killed before anything was written,
     of which the empty folder is left.
 
     Raises:
@@ -221,7 +221,7 @@ def _as_member(config: ModelConfig, member: str, folder: str) -> ModelConfig:
     if differing:
         raise ConfigError(
             f"{folder} holds a model '{config.member}', whose weights do not fit '{member}', which "
-            f"differs in {join_names(differing)}: go on with `train {config.member} --from "
+            f"differs in {join_names(differing)}: continue with `train {config.member} --from "
             f"{folder}` and the same other options, or leave out --from"
         )
     brought = {

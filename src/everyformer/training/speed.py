@@ -1,11 +1,11 @@
-"""`Speed`: what the steps of one sitting took, without the first, and what those since a report."""
+"""`Speed`: what the steps of one session took, without the first, and what those since a report."""
 
 from everyformer.training.checkpoint import TrainingState
 from everyformer.training.result import Timed
 
 
 class Speed:
-    """Tokens and seconds of a sitting that began at ``state``.
+    """Tokens and seconds of a session that began at ``state``.
 
     Args:
         warm_up: first steps that are not counted: memory is claimed and code compiled.
@@ -24,7 +24,7 @@ class Speed:
         self._counted_from = self._reported_at = self._now()
 
     def stepped(self, cpu_seconds: float, ended: bool) -> None:
-        """One step has been counted in the state; with the last one left out counting begins anew,
+        """One step has been counted in the state; with the last one left out counting starts over,
         unless training has ``ended``."""
         self._cpu_seconds += cpu_seconds
         if self.state.steps - self.first == self.warm_up and not ended:

@@ -41,7 +41,7 @@ class TextCarry:
     """The states of a batch's rows; row b of every step goes on where row b of the last ended.
 
     Each process has those of its own rows, in as many pieces as it works them through. What is
-    saved are those of all, so that other pieces and processes can go on with them.
+    saved are those of all, so that other pieces and processes can continue them.
     """
 
     def __init__(self, model: nn.Module, world: World) -> None:

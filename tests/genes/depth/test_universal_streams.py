@@ -44,11 +44,11 @@ def test_pieces_of_any_size_are_the_whole(position: str | None, options: dict[st
         waited = waited or bool((state.layers[-1].num_tokens < state.num_tokens).any())
     close(torch.cat(parts, 1), whole)
     assert options.get("halting") != "none" or not waited
-    # a row that begins anew, rows in another order, and a piece with padding in front
+    # a row that starts over, rows in another order, and a piece with padding in front
     state = made.init_state(2)
     state = made(TEXT[:, :5], state=state).state
-    anew = made(TEXT, state=state.reset(torch.tensor([True, False]))).y
-    close(anew[0], whole[0])
+    again = made(TEXT, state=state.reset(torch.tensor([True, False]))).y
+    close(again[0], whole[0])
     turned = made(TEXT[:, 5:].flip(0), state=state.reorder(torch.tensor([1, 0]))).y
     close(turned.flip(0), whole[:, 5:])
     padding_mask = torch.tensor([[False, True, True], [True, True, True]])

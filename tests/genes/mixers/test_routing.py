@@ -280,7 +280,7 @@ def test_the_first_of_equal_numbers_are_taken(count, monkeypatch):
 
 
 def test_a_step_in_reserved_room_writes_one_member_and_leaves_older_states_as_they_are():
-    """Rings are made anew when their free slots are used up, once in so many steps."""
+    """Rings are made again when their free slots are used up, once in so many steps."""
     mixer = build(clusters=8, window=4, local_heads=1).eval()
     xs = draw(3, 40, 16).split(1, 1)
     with torch.no_grad():

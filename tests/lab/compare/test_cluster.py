@@ -100,7 +100,7 @@ def test_a_signal_stops_all_with_checkpoints(cluster: Any, tree: Path) -> None:
     assert list(workers(tree)) == []
     said = (tree / "said.txt").read_text(encoding="utf-8")
     assert "Traceback" not in said
-    assert "go on with: everyformer compare --resume --out made" in said
+    assert "continue with: everyformer compare --resume --out made" in said
     for each in members:
         assert saved(tree, each) > 20
         assert not (tree / "made" / "runs" / f"{each}-seed0" / "result.json").exists()

@@ -20,7 +20,7 @@ from everyformer.models.base import Model
 from helpers import every_one
 
 STILL = ("order", "seed", "chosen", "projection", "new_sums", "new_counts")
-"""buffers drawn once, or anew after a thousand calls; and sums that an evaluation empties"""
+"""buffers drawn once, or again after a thousand calls; and sums that an evaluation empties"""
 
 
 @pytest.fixture

@@ -307,7 +307,7 @@ def test_a_training_that_is_stopped_goes_on_with_its_comparison(
         patch.setattr(loop._Job, "_step", stopped)
         done = compare("gmlp", "--steps", "3")
     assert done.code == 143
-    hints = re.findall(r"go on with: everyformer (.*)", done.err)
+    hints = re.findall(r"continue with: everyformer (.*)", done.err)
     assert hints == ["compare --resume --out made"]
     assert main(shlex.split(hints[0])) == 0
     assert done.runs("gmlp")[0]["steps"] == 3
@@ -329,7 +329,7 @@ def test_a_comparison_of_own_mixers_goes_on_by_the_words_that_are_printed(
         patch.setattr(launchers, "launch", stopped)
         done = compare("halves", "gmlp", "--plugin", "mine.py:Halves", "--steps", "1")
     assert done.code == 143
-    [hint] = re.findall(r"go on with: everyformer (.*)", done.err)
+    [hint] = re.findall(r"continue with: everyformer (.*)", done.err)
     monkeypatch.setenv("EVERYFORMER_PLUGINS", "")
     assert main([*shlex.split(hint), "--budget-tokens", "64"]) == 2  # another kind of budget
     assert main([*shlex.split(hint), "--steps", "2"]) == 0

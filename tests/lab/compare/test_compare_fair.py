@@ -435,7 +435,7 @@ def test_each_kind_of_work_is_corrected_by_its_own() -> None:
     trainings = estimate.left - 10.0
     estimate.timed(512, 6.0)
     assert estimate.left == pytest.approx(trainings + 14.0)
-    estimate.over(first)  # in an earlier sitting: it says nothing of the speed of this one
+    estimate.over(first)  # in an earlier session: it says nothing of the speed of this one
     assert estimate.left == pytest.approx(trainings - estimate._each["gmlp"] + 14.0)
 
 

@@ -1,4 +1,4 @@
-"""Real processes: a comparison stopped or killed in the middle goes on with nothing lost."""
+"""Real processes: a comparison stopped or killed in the middle resumes with nothing lost."""
 
 import contextlib
 import json
@@ -92,7 +92,7 @@ def test_a_stop_between_trainings_or_points_ends_what_remains(
         patch.setattr(launchers, "launch", stopped)
         done = compare("gmlp", "aft-simple", "--steps", "1")
     assert (done.code, launched) == (code, ["gmlp-seed0"])
-    assert "go on with: everyformer compare --resume --out made" in done.err
+    assert "continue with: everyformer compare --resume --out made" in done.err
     assert done.out == ""
     monkeypatch.setattr("everyformer.lab.compare.timing.bench_together", measured)
     assert compare("--resume", "--lengths", "8", "16", small=False).code == code
@@ -113,7 +113,7 @@ def test_a_stop_while_the_page_is_drawn_comes_at_once(
         patch.setattr("everyformer.lab.report.comparison.write_report", drawn)
         done = compare("gmlp", "--steps", "1")
     assert done.code == 143
-    assert "go on with: everyformer compare --resume --out made" in done.err
+    assert "continue with: everyformer compare --resume --out made" in done.err
     assert done.err.splitlines()[-1] == "everyformer: stopped by SIGTERM"
     launched.clear()
     assert compare("--resume", small=False).code == 0
@@ -141,7 +141,7 @@ def test_stopped_and_killed_it_goes_on_where_it_was(
         told = (tree / "told.txt").read_text(encoding="utf-8")
         assert "Traceback" not in told
         if code > 0:
-            assert "go on with: everyformer compare --resume --out made" in told
+            assert "continue with: everyformer compare --resume --out made" in told
         if reached:
             assert f"going on from step {reached}" in told
         place = tree / "made" / "runs" / "gmlp-seed0"

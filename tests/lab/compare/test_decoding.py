@@ -122,7 +122,7 @@ def test_lengths_that_are_asked_for_stand_in_every_table(compare: Any) -> None:
     assert float(lines["attention"]["ms_after_32"]) == done.row("attention")["decode_ms"]["32"]
     assert int(lines["attention"]["state_bytes_after_32"]) > 32 * 2 * 16 * 4
     assert lines["gmlp"]["ms_after_32"] == lines["gmlp"]["state_bytes_after_32"] == ""
-    # other lengths are measured anew, and what seconds are worth stays
+    # other lengths are measured again, and what seconds are worth stays
     again = compare("--resume", "--decode", "4", small=False)
     assert again.row("attention")["decode_ms"].keys() == {"4"}
     assert again.row("attention")["steps"] == done.row("attention")["steps"]

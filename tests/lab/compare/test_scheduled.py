@@ -94,7 +94,7 @@ def test_one_that_was_stopped_is_missing(
     monkeypatch.setattr(scheduled, "launch", stopped)
     told = compare("gmlp", "--steps", "1", "--only", "gmlp")
     assert told.code == 128 + signal.SIGTERM
-    assert "stopped; the same words go on with it" in told.err
+    assert "stopped; the same words continue it" in told.err
     told = compare("--collect", small=False)
     assert told.code == 2
     assert "no training of the comparison in made has ended" in told.err

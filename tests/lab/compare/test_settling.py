@@ -330,7 +330,7 @@ def test_the_power_asked_for_is_in_the_results_and_said(
         f"To see 0.05 bits per byte in 80% of comparisons takes {asked['seeds']} seeds" in done.out
     )
     launched.clear()
-    # asked anew of what is finished
+    # asked again of what is finished
     other = compare("--resume", "--power", "0.5", small=False).results["verdict"]["power"]
     assert (other["difference"], launched) == (0.5, [])
     assert other["seeds"] < asked["seeds"]

@@ -81,7 +81,7 @@ def test_a_damaged_file_or_another_one_is_refused(tmp_path: Path) -> None:
         Certificate.read(path)
     for values in ({}, {"delta": 0.1, "unheard": 1}):
         write_json(path, {"format": "everyformer-certificate", **values})
-        with pytest.raises(CheckpointError, match=r"certificate\.json.*calibrate anew"):
+        with pytest.raises(CheckpointError, match=r"certificate\.json.*calibrate again"):
             Certificate.read(path)
 
 

@@ -132,7 +132,7 @@ def test_what_an_export_lacks_is_one_sentence(compared: str, tree: Path, say: Sa
         f"{undecoded} decoding": "has no numbers for 'decoding'; it has quality, cost-training",
         f"{untrained} table": "no member was trained to the end",
         f"{untrained} all": "has no figures, since no member was trained to the end",
-        f"{begun} all": "has not come to a result: go on with `everyformer compare --resume",
+        f"{begun} all": "has not come to a result: continue with `everyformer compare --resume",
         f"{begun} page": "has not come to a result",
     }
     for words, said in cases.items():

@@ -188,7 +188,7 @@ def test_what_cannot_be_begun_says_so(tmp_path: Path) -> None:
         with pytest.raises(EveryformerError, match=told):
             work()
     assert not (tmp_path / "none").exists()
-    with pytest.raises(DataError, match="is finished: there is nothing to go on with"):
+    with pytest.raises(DataError, match="is finished: there is nothing to continue"):
         Writer.resume(tmp_path / "done", ORIGIN)
 
 

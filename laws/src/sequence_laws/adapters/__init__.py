@@ -58,7 +58,7 @@ def subject_of(
     if not isinstance(model, nn.Module | Subject):
         raise ConfigError(f"a {type(model).__name__} is no model: expected a torch.nn.Module")
     if isinstance(model, Subject):
-        subject = model.anew()
+        subject = model.again()
         subject.name = name or model.name
     else:
         name = name or type(model).__name__

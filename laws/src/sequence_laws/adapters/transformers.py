@@ -167,7 +167,7 @@ class PreTrained(Subject):
         return loss_in(model(**self._reads(x), **self._told(padding_mask), labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """One pass, with positions that begin anew in each document."""
+        """One pass, with positions that start over in each document."""
         before = torch.searchsorted(documents, documents)
         return self._placed(model, x, torch.arange(x.shape[1]) - before)
 
@@ -195,7 +195,7 @@ class PreTrained(Subject):
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
         for way in ATTENDS:
-            other = self.anew()
+            other = self.again()
             other.model = copy.deepcopy(self.model)
             try:
                 other.model.set_attn_implementation(way)  # type: ignore[operator]

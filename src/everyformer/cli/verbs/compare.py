@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
     if options.only is not None or options.collect:
         return _scheduled(options, config, command)
     again = plugins.command(f"compare --resume --out {shlex.quote(config.out)}")
-    hint = f"stopped; go on with: {again}"
+    hint = f"stopped; continue with: {again}"
     try:
         done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:

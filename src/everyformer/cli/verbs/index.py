@@ -33,7 +33,7 @@ class IndexOptions(TrainedOptions):
     out: str = "store"
     """folder of the store"""
     resume: bool = False
-    """go on with one that was not finished"""
+    """continue one that was not finished"""
     key: Literal["ffn-input", "attention-output", "hidden"] = "ffn-input"
     """what of the model a key is: what a layer's feed-forward reads, what its attention gives, or
     the stream behind it"""
@@ -76,7 +76,7 @@ def run(options: IndexOptions) -> int:
         options.batch,
         options.precision,
     )
-    with GracefulStop("stopping after this batch; go on with --resume") as stop:
+    with GracefulStop("stopping after this batch; continue with --resume") as stop:
         store = index_texts(
             trained.model(),
             tokenizer,
@@ -94,7 +94,7 @@ def run(options: IndexOptions) -> int:
             should_stop=lambda: stop.received is not None,
         )
     if store is None:
-        say("stopped; go on with the same command and --resume")
+        say("stopped; continue with the same command and --resume")
         return 128 + (stop.received or 0)
     return _summarised(store, options)
 

@@ -103,7 +103,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def read_run(words: Sequence[str]) -> tuple[list[Given], RunSpec | None, RunSpec]:
-    """What the words of a run give, the run that they go on with or start from, whose options hold
+    """What the words of a run give, the run that they continue or start from, whose options hold
     where nothing is given, and all options as long as nothing is known of the data.
 
     The member, wherever it is named, decides which options there are, and so do the alternatives
@@ -241,7 +241,7 @@ def _with_tokenizer(options: RunSpec, tokenizer: str, other: str | None) -> RunS
 
 
 def _able(member: str, learned: str | None) -> tuple[str, ...]:
-    """Tasks of the member; of plain text a model goes on with the one that it has ``learned``."""
+    """Tasks of the member; of plain text a model continues the one that it has ``learned``."""
     tasks = info(member).tasks
     plain = [name for name, task in TASKS.items() if task.reads == "text"]
     return tuple(

@@ -104,7 +104,7 @@ class HubTokenizer(PackageTokenizer):
 
     Running text gets none of the marks that the file puts around a text ([CLS], <s> ...), a text by
     itself all of them, a prompt those in front. A mark that is written out in a text is read as the
-    mark. Where long text is cut, a file that marks the beginning of a text does so anew.
+    mark. Where long text is cut, a file that marks the beginning of a text does so again.
 
     Args:
         model: the file's JSON.

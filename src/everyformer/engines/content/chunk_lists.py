@@ -1,6 +1,6 @@
 """Lists of chunks of sorted tokens: the place of each token, and the keys that a query sees.
 
-Every round sorts the tokens of a row anew; the sorted tokens of all rounds, one round after the
+Every round sorts the tokens of a row again; the sorted tokens of all rounds, one round after the
 other, are cut into chunks. The queries of a chunk see the keys of a window of chunks around it
 (`ChunkPattern`). `lay_out` says where everything stands, `hide_` what is not seen and what is seen
 more than once; `everyformer.engines.content.sorted_chunks` computes with them.

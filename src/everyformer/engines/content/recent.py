@@ -69,7 +69,7 @@ class Recent(State):
 
     def following(self, room: _Room) -> Self:
         """This state, whose rings have as many free slots as there are in ``room`` now."""
-        # beside the fields: what makes states anew (map, tree_map) rightly loses it
+        # beside the fields: what makes new states (map, tree_map) rightly loses it
         object.__setattr__(self, "_room", (room, room.free))
         return self
 

@@ -1,4 +1,4 @@
-"""Attention in chunks of sorted tokens: every round sorts the tokens anew, neighbours meet.
+"""Attention in chunks of sorted tokens: every round sorts the tokens again, neighbours meet.
 
 Round r puts the tokens of a row in an order of its own; the sorted tokens of all rounds, one round
 after the other, are cut into chunks of C. The queries of a chunk see the keys of their own chunk,

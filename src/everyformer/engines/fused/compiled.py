@@ -1,6 +1,6 @@
 """Kernels of which one compilation serves all lengths.
 
-Triton compiles anew for an integer that is 1, or a multiple of 16, where before it was not. Of the
+Triton compiles again for an integer that is 1, or a multiple of 16, where before it was not. Of the
 numbers of channels and the steps from token to token it is worth it: rows are read in larger pieces
 then. Of the counts below it is not: a second is spent for each kernel that meets another length.
 """

@@ -141,8 +141,8 @@ class Projection(nn.Module):
     Args:
         heads: draws side by side; 1 is shared by all heads.
         rows, size, draw: as in `draw_projection`.
-        redraw: draw anew at every so many training calls; None never.
-        pool: so many draws are held, and drawing anew is picking some of them; evaluation takes
+        redraw: draw again at every so many training calls; None never.
+        pool: so many draws are held, and drawing again is picking some of them; evaluation takes
             the first. 0 holds no more than are used.
     """
 
@@ -181,13 +181,13 @@ class Projection(nn.Module):
             carried: whether sums of an earlier call go on, which belong to that call's draw.
 
         Raises:
-            UnsupportedError: they do, and this call would draw anew.
+            UnsupportedError: they do, and this call would draw again.
         """
         if not self.training or self.redraw is None:
             return self.current()
         if carried:
             raise UnsupportedError(
-                "these random features are drawn anew in training, but a state holds sums of the "
+                "these random features are drawn again in training, but a state holds sums of the "
                 "features of an earlier call: call eval() before generating, or, to carry states "
                 "in training, build the mixer with `redraw=None`"
             )

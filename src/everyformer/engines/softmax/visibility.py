@@ -110,7 +110,7 @@ def _asks_for_rows(q: Tensor) -> bool:
 def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, Tensor | None]:
     """A mask whose pairs are of ``length`` keys, for those and ``past`` ones in front of them.
 
-    Documents become pairs: the past is number 0 and so is a first run of id 0, which goes on with
+    Documents become pairs: the past is number 0 and so is a first run of id 0, which continues
     it. The second result is then (B, past + L) int64, the number of each slot's document.
     """
     if mask is None:

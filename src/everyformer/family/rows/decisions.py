@@ -23,7 +23,7 @@ _ACTING: dict[str, Any] = {
 }
 _FROM_THE_PAST = "what is done follows from the past alone"
 _ONE_EPISODE = "it reads one episode"
-_WINDOW = "it reads its last states anew at every step"
+_WINDOW = "it reads its last states again at every step"
 
 ROWS: tuple[Member, ...] = (
     Member(

@@ -12,7 +12,7 @@ does not fill a block of c yet waits in m. f learns by a loss of its own, one a 
     auto-encoding     || old - g(f(old)) ||^2             g: c rows from one
 
 where h, old and the projections in A get no gradient and the model's own loss none through cm into
-f, unless ``gradient`` lets it, one segment back, through rows that are compressed anew when read.
+f, unless ``gradient`` lets it, one segment back, through rows that are compressed again when read.
 
 f: ``conv`` (width and stride c), ``mean``, ``max``, ``most-used`` (of the leaving rows those that
 got most attention, in order), ``dilated`` (three convolutions of width 3 with dilations 1, 2, 4 and

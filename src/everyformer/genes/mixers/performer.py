@@ -60,7 +60,7 @@ class PerformerOptions(KernelOptions):
     draw: Annotated[Draw, Unless("features", 0)] = "orthogonal"
     """"orthogonal" or "iid" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     redraw: Annotated[Count | None, Unless("features", 0), Affects("nothing")] = 1000
-    """training calls after which rows are drawn anew; None never"""
+    """training calls after which rows are drawn again; None never"""
     eps: Amount | None = None
     """added to features over their largest (default: 0; relu: 0.001, as it is)"""
 

@@ -16,7 +16,7 @@ no level without gates). Source: Peng et al. 2021, arXiv 2103.02143, sections 3.
 
 Deviations. sin and cos are signed, so a denominator d may be near 0 or below: it becomes
 sign(d) max(|d|, 1e-6). The published code divides by max(d, 1) of features scaled by 0.1, which
-shrinks what the first tokens give. Rows are drawn anew in training as
+shrinks what the first tokens give. Rows are drawn again in training as
 published (there from a pool of 500, here ``pool``), never in evaluation, where the published code
 takes the pool's first. The gate's bias is not published: it starts where g is 0.95.
 """
@@ -67,7 +67,7 @@ class RFAOptions(KernelOptions):
     draw: Draw = "iid"
     """"iid" or "orthogonal" rows, or "regularised": orthogonal, all of norm sqrt(D), biased"""
     redraw: Annotated[Count | None, Affects("nothing")] = 1
-    """training calls after which rows are drawn anew; None never, as states in training need it"""
+    """training calls after which rows are drawn again; None never, as states in training need it"""
     pool: Annotated[Whole, Unless("redraw", None)] = 0
     """number of draws from which redrawing picks (published: 500 for all layers); 0: fresh ones"""
     gone: ClassVar[dict[str, Any]] = {"compat_clamp": False}

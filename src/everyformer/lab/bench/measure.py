@@ -233,7 +233,7 @@ def _causal(point: Point, setting: Setting) -> bool:
 
 
 def pass_of(point: Point, setting: Setting, options: dict[str, Any]) -> Callable[[], None]:
-    """A whole call of a layer, built anew, on drawn input."""
+    """A whole call of a layer, built again, on drawn input."""
     module = _build(point, setting, options)
     size = (setting.batch, point.length, setting.width)
     x = torch.randn(size, device=setting.device, dtype=DTYPES[setting.precision])

@@ -41,7 +41,7 @@ def calibrate(
 ) -> dict[str, Calibrated]:
     """Speed and memory by member; one that cannot be trained is left out.
 
-    What an earlier sitting measured stays; ``say`` is called where something must be measured.
+    What an earlier session measured stays; ``say`` is called where something must be measured.
     """
     every = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
     timed = _representatives(ready, every)

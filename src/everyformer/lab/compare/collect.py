@@ -65,7 +65,7 @@ def _row(
 def _run(job: Job, result: Result, folder: Path) -> Run:
     """A training with its curve; ``folder`` is the comparison's."""
     values = {key: value for key, value in result.items() if key != "config"}
-    # `train` may have gone on with it since
+    # `train` may have resumed it since
     last = result["steps"] if result["status"] == "done" else None
     lines = curve(folder / job.folder / "run", last)
     which = {"member": job.member, "seed": job.seed, "lr": job.lr, "folder": job.folder}

@@ -3,7 +3,7 @@
 Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
 is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
 process, one after the other here or as tasks of Ray. After every member the table and a page are
-written; what is finished is saved: a comparison that was stopped goes on with
+written; what is finished is saved: a comparison that was stopped is resumed by
 `resume`.
 """
 
@@ -63,7 +63,7 @@ class Outcome:
 def run_comparison(
     config: CompareConfig, report: Report, *, say: Say = print, command: str = ""
 ) -> Outcome:
-    """Run or go on with the comparison that ``config`` describes.
+    """Run or continue the comparison that ``config`` describes.
 
     Args:
         report: writes a page about the results into the folder; ``complete`` says whether more

@@ -80,7 +80,7 @@ class CompareConfig(Options):
     out: Annotated[str, Idle] = "runs/compare"
     """directory of results.json, results.csv, report.html and the runs"""
     resume: Annotated[bool, Idle] = False
-    """go on with the comparison in that directory"""
+    """continue the comparison in that directory"""
     overwrite: Annotated[bool, Idle] = False
     """replace an earlier comparison in that directory"""
 

@@ -29,7 +29,7 @@ CHUNK = 1024
 SLOW = 0.5
 """seconds from which on one token is timed alone, of models that read the whole text again"""
 ROOM = 2**29
-"""bytes of filled states that stay for further rounds; what is beyond is filled anew"""
+"""bytes of filled states that stay for further rounds; what is beyond is filled again"""
 POSITION_SEQUENCES = 64
 """validation sequences whose loss is reported by position"""
 SAMPLE_TOKENS, PROMPT_SHARE = 200, 0.25

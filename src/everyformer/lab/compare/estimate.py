@@ -25,7 +25,7 @@ PAGE_SO_FAR = 1.0
 PICTURED = 6
 """members at most whose inside is drawn"""
 OFF, SMALL = 1.25, 10.0
-"""factor and seconds by which the time left differs from what was said, so that it is said anew"""
+"""factor and seconds by which the time left differs from what was said, so that it is said again"""
 
 
 class Estimate:
@@ -68,7 +68,7 @@ class Estimate:
         self._done: dict[str, float] = {}
         """trainings that are over, with what was estimated of them"""
         self._paces: dict[str, tuple[float, float]] = {}
-        """seconds that a kind of work was expected to take, and took, in this sitting"""
+        """seconds that a kind of work was expected to take, and took, in this session"""
         self._end = math.inf
         """by the clock, as it was said last"""
 
@@ -104,7 +104,7 @@ class Estimate:
         )
 
     def over(self, planned: Job, seconds: float | None = None) -> None:
-        """Note that a training need not be done again, and how long it took in this sitting."""
+        """Note that a training need not be done again, and how long it took in this session."""
         expected = self._done[planned.folder] = self._each[planned.member]
         if seconds is not None:
             self._took("trainings", expected, seconds)

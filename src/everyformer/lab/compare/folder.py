@@ -76,7 +76,7 @@ def check_folder(config: CompareConfig) -> None:
         return
     if not config.resume:
         raise ConfigError(
-            f"{folder} is not empty: give `resume` to go on with the comparison in it, "
+            f"{folder} is not empty: give `resume` to continue the comparison in it, "
             "`overwrite` to replace it, or another `out`"
         )
     changed = _changed(recorded_options(folder) or {}, to_dict(config))

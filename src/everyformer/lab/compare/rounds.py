@@ -6,7 +6,7 @@
 
 What else the machine does falls on all members of a round. `TimingRecord` is the file in which
 they are written down; where a member crashes the process, its name stands there, and a fresh
-process goes on with the others (`everyformer.lab.compare.calibration`).
+process continues with the others (`everyformer.lab.compare.calibration`).
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Timing:
     peak_bytes: int | None = None
     rounds: tuple[Round, ...] = ()
     quiet: Cost | None = None
-    """of a step while the machine is quiet, settled once for all sittings"""
+    """of a step while the machine is quiet, settled once for all sessions"""
 
     @property
     def times(self) -> float:

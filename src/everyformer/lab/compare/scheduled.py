@@ -4,7 +4,7 @@
     compare --collect --out DIR
 
 Jobs share the folder, in which each trains in its own place, and need not know of each other. No
-member is timed: who wants speeds too lets ``--resume`` go on with the comparison on one machine.
+member is timed: who wants speeds too lets ``--resume`` continue the comparison on one machine.
 """
 
 import dataclasses
@@ -62,7 +62,7 @@ def train_one(
             code = launch("worker", place, stop)
         result = read_result(place)
         if result is None and stop.received is not None:
-            say("stopped; the same words go on with it")
+            say("stopped; the same words continue it")
             return 128 + stop.received
         if result is None:
             result = {"status": "failed", "error": ended(code)}

@@ -134,7 +134,7 @@ class LayerTimes:
         self._write()
 
     def _read(self) -> dict[str, dict[str, Any]]:
-        """Measurements of an earlier sitting, of the same members at the same sizes."""
+        """Measurements of an earlier session, of the same members at the same sizes."""
         try:
             values = read_json(self._path, FORMAT)
         except CheckpointError:

@@ -46,12 +46,12 @@ class Trainings:
     estimate: Estimate
     launcher: Launcher
     _known: dict[str, Result] = field(default_factory=dict)
-    """results by folder: what was done in earlier sittings, and all that came of this one"""
+    """results by folder: what was done in earlier sessions, and all that came of this one"""
     _running: set[str] = field(default_factory=set)
     """folders of those that were started"""
 
     def note_saved(self, ready: list[Candidate]) -> None:
-        """Let the estimate know of what earlier sittings have finished."""
+        """Let the estimate know of what earlier sessions have finished."""
         for planned in jobs(self.config, ready):
             self._result(planned)
 
@@ -91,7 +91,7 @@ class Trainings:
     def _results(self, every: list[Job]) -> Finished | None:
         """These with their results; None if some are to come, of which those that can are started.
 
-        A job that failed in an earlier sitting is tried again, from its last checkpoint.
+        A job that failed in an earlier session is tried again, from its last checkpoint.
         """
         finished = Finished()
         for planned in every:
@@ -103,7 +103,7 @@ class Trainings:
         return finished if len(finished) == len(every) else None
 
     def _result(self, planned: Job) -> Result | None:
-        """The result of a job that need not be run again in this sitting."""
+        """The result of a job that need not be run again in this session."""
         if planned.folder not in self._known:
             known = saved(planned, self.folder / planned.folder)
             if known is None or known["status"] != "done":

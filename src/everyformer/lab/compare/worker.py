@@ -81,7 +81,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     if trained.interrupted:
         return None
     assert trained.evaluation is not None
-    # a sitting without a step knows no speed of training
+    # a session without a step knows no speed of training
     speed = trained.tokens_per_second or trained.tokens / trained.seconds
     result: Trained = {
         "status": "done",

@@ -114,7 +114,7 @@ class Certificate(FixedSequence):
         if model != self.model:
             raise CheckpointError(
                 f"the certificate was made with another model (fingerprint {self.model}, given "
-                f"{model}): calibrate anew with: everyformer calibrate"
+                f"{model}): calibrate again with: everyformer calibrate"
             )
 
     def write(self, path: Path) -> None:
@@ -136,6 +136,6 @@ class Certificate(FixedSequence):
             return from_dict(cls, values)
         except ConfigError as error:
             raise CheckpointError(
-                f"{path} is no certificate that this everyformer reads ({error}); calibrate anew "
+                f"{path} is no certificate that this everyformer reads ({error}); calibrate again "
                 "with: everyformer calibrate"
             ) from error

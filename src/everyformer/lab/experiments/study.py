@@ -112,7 +112,7 @@ class Study:
         self.numbers = {name: [] for name in names}
 
     def seeds(self) -> Iterator[int]:
-        """The seeds, from each of which torch's random numbers start anew."""
+        """The seeds, from each of which torch's random numbers start again."""
         for seed in range(self.setting.seeds):
             self.seed = seed
             torch.manual_seed(seed)

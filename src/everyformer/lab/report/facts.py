@@ -47,7 +47,7 @@ def now(results: Results) -> tuple[str, str]:
     """The next step, and its command: go on, mend the first doubt, or use the best."""
     if results["waiting"]:
         command = f"everyformer compare --resume --out {shlex.quote(str(results['config']['out']))}"
-        return "go on with it", command
+        return "continue it", command
     words, command = results["next"][0] if results["next"] else ("", "")
     if doubts(results):
         # of what is no better than nothing the first step is a longer training

@@ -101,7 +101,7 @@ class Writer:
         with _locked(folder) as taken:
             if is_finished(folder) or is_unfinished(folder):
                 raise DataError(
-                    f"there is a store in {folder} already: go on with it if it is not finished, "
+                    f"there is a store in {folder} already: continue it if it is not finished, "
                     "remove it, or choose another folder"
                 )
             (folder / ROWS).mkdir(exist_ok=True)
@@ -121,9 +121,9 @@ class Writer:
         with _locked(folder) as taken:
             if not is_unfinished(folder):
                 raise DataError(
-                    f"the store {folder} is finished: there is nothing to go on with"
+                    f"the store {folder} is finished: there is nothing to continue"
                     if is_finished(folder)
-                    else f"there is no store in {folder} to go on with: make it"
+                    else f"there is no store in {folder} to continue with: make it"
                 )
             record, cursor = Record.read_progress(folder / ROWS)
             record.origin.check(origin, folder, windows=True)
@@ -187,7 +187,7 @@ class Writer:
         if not self._lock.is_locked:
             return
         self._close_files()
-        with suppress(OSError):  # then it is cut when it is gone on with
+        with suppress(OSError):  # then it is cut when it is resumed
             for path, width in self._places():
                 os.truncate(path, self._committed * width)
             if not self._committed:
@@ -253,7 +253,7 @@ def is_finished(folder: str | Path) -> bool:
 
 
 def is_unfinished(folder: str | Path) -> bool:
-    """True where ``folder`` holds a store that `Writer.resume` goes on with."""
+    """True where ``folder`` holds a store that `Writer.resume` continues."""
     return (expanded(folder) / ROWS / PROGRESS).exists()
 
 

@@ -1,7 +1,7 @@
 """Reformer's attention: tokens are sorted by a hash of their queries, and see those sorted near.
 
     q_i = k_i = W_qk x_i (one projection),  v_i = W_v x_i,   s_ij = q_i . k_j / |k_j|
-    b_i^r = h_r(q_i), r = 1 .. n_r        (`engines.content.hashing`), R_r anew at every pass
+    b_i^r = h_r(q_i), r = 1 .. n_r        (`engines.content.hashing`), R_r drawn at every pass
     round r: tokens sorted by (b^r, i) and cut into chunks of C; a chunk sees itself, the chunk
     before it and, both ways, the one after
     o_i = sum_j N_ij exp(s_ij) v_j / sum_j N_ij exp(s_ij)        over j < i when causal, else j != i

@@ -14,7 +14,7 @@ others are strictly causal, equal in training, in evaluation and token by token:
 
     strict   i sees the last w tokens j <= i of its own nearest centroid, itself included: ours, and
              the default, since its losses mean what they say at the cost of the paper's
-    prefix   I_c is chosen anew for every i among the tokens up to i: what the paper's model does
+    prefix   I_c is chosen again for every i among the tokens up to i: what the paper's model does
              when it writes; O(L K w D), as much as dense attention
 
 Layers may differ, as where published models route in the last ones alone: mixer=by_layer(
