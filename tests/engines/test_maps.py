@@ -43,13 +43,8 @@ def outside(tensors, by, padding_mask=None, state=None):
     (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
     level = tensors.get("level")
     level = own if level is None else level + own
-    named = {
-        "padding_mask": padding_mask,
-        "level": level,
-        "gate": tensors.get("gate"),
-        "state": state,
-    }
-    return kernel_attention(q, k, tensors["v"], **named)
+    named = {"padding_mask": padding_mask, "gate": tensors.get("gate"), "state": state}
+    return kernel_attention(q, k, tensors["v"], level=level, **named)
 
 
 def inside(tensors, by, padding_mask=None, state=None):
@@ -86,8 +81,7 @@ def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, 
         sums = proper(state)
         total = (y * weight).sum() + 0.1 * sums.square().sum()
         found.append([y * shown, sums, *torch.autograd.grad(total, [*tensors.values()])])
-    for one, other in zip(*found, strict=True):
-        close(one, other, 1e-8)
+    close(*found, 1e-8)
 
 
 @pytest.mark.parametrize("levels", [False, True])

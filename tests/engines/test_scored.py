@@ -12,7 +12,7 @@ from everyformer.core.mask import Mask
 from everyformer.engines.softmax import blocks
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from helpers import build_mixer, saved_bytes
+from helpers import build_mixer, covering, saved_bytes, with_gradients
 
 LENGTH = 19
 POSITIONS = [
@@ -58,9 +58,7 @@ def mixer(position, options, causal, **more):
 
 def results(made, x, mask, seen):
     torch.manual_seed(5)
-    y = made(x, mask=mask).y * seen
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).double()
-    return y, torch.autograd.grad((y * weights).sum(), [x, *made.parameters()], allow_unused=True)
+    return with_gradients(made(x, mask=mask).y * seen, [x, *made.parameters()])
 
 
 @pytest.mark.parametrize("chosen", POSITIONS, ids=str)
@@ -97,8 +95,7 @@ def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch)
     torch.testing.assert_close((made.scores.weights(*given), made.scores.log_sums(*given)), short)
 
 
-@pytest.mark.parametrize("chosen", [("rope", {}), *POSITIONS], ids=str)
-@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=str)
+@covering(chosen=[("rope", {}), *POSITIONS], more=[{}, {"softcap": 2.0}])
 def test_a_query_that_sees_nothing_weighs_nothing_and_reads_zeros(chosen, more, monkeypatch):
     made, at = mixer(*chosen[:2], False, **more), torch.arange(LENGTH)[None]
     q, k, v = (torch.randn(2, 3, LENGTH, 4).double() for _ in range(3))

@@ -93,10 +93,7 @@ def test_averages_and_gradients(case):
 
 @pytest.mark.parametrize(
     ("case", "scales"),
-    [
-        ("after a carried average", (300.0, 1.0)),
-        ("the same, causal", (1.0, 300.0)),
-    ],
+    [("after a carried average", (300.0, 1.0)), ("the same, causal", (1.0, 300.0))],
 )
 def test_keys_and_biases_of_any_range(case, scales):
     # at a distance of hundreds the log-sum itself has an error of 1e-5, and weights with it
