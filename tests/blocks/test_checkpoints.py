@@ -42,7 +42,7 @@ def test_gradients_and_what_is_drawn_are_those_without_checkpoints(name, options
 )
 def test_the_compiler_takes_checkpoints_and_repeats_what_is_drawn(name):
     torch.manual_seed(0)
-    plain = ef.create_model(name, width=12, heads=3, layers=2, vocabulary=50, dropout=0.0)
+    plain = ef.create_model(name, width=12, heads=3, layers=1, vocabulary=50, dropout=0.0)
     tokens, found = torch.randint(0, 50, (2, 11)), []
     thrifty = copy.deepcopy(plain)
     thrifty.enable_checkpointing()

@@ -354,7 +354,7 @@ def test_autocast_is_repeated():
 
 
 def test_the_compiler_gets_one_graph_with_the_same_gradients():
-    stack, x = make_stack("attention"), draw(2, 6, WIDTH).requires_grad_()
+    stack, x = make_stack("attention", depth=2), draw(2, 6, WIDTH).requires_grad_()
     torch._dynamo.reset()
     compiled = torch.compile(stack, backend="aot_eager", fullgraph=True)
     ours, theirs = stack(x).y, compiled(x).y

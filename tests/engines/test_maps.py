@@ -96,9 +96,8 @@ def test_one_token_after_another_is_mapped_too(name, levels):
     close(proper(state), proper(wanted), 1e-10)
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_the_operator_keeps_its_promises(name):
-    tensors, by = given(name, 70)
+def test_the_operator_keeps_its_promises():
+    tensors, by = given("hyperbolic", 70)
     like = {"device": "cpu", "dtype": torch.float64}
     empty = KernelState.empty((B, H), by.features, D, True, **like)
     arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *POSITIVE, *by)

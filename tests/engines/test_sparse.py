@@ -109,7 +109,7 @@ def with_gradients(y, inputs, padding_mask=None):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_units_equal_the_mask(name):
-    for length in (1, 2, 7, 23, 300):
+    for length in (1, 2, 7, 23, 193):
         inputs, plan = heads(length), PLANS[name]
         want = with_gradients(literal(*inputs, plan.mask(length, HEADS)), inputs)
         rows = [t.transpose(1, 2) for t in inputs]

@@ -98,28 +98,6 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
     assert state.pending.padding_mask.shape == (1, 3)
 
 
-def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
-    waiting = Deferred.empty(2, 1).append(
-        torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [9.0], [5.0]]]),
-        torch.tensor([[0, 1, 2], [0, 1, 1]]),
-        torch.tensor([[True, True, True], [True, False, True]]),
-    )
-    assert waiting.num_tokens.tolist() == [3, 2]
-    found = waiting.lacked(torch.tensor([1, 1]))
-    assert found is not None
-    stream, positions, mask = found
-    assert mask is not None
-    assert mask.padding_mask is not None
-    assert mask.padding_mask.tolist() == [[True, True], [False, True]]
-    assert stream[mask.padding_mask].flatten().tolist() == [2, 3, 5]
-    assert positions[mask.padding_mask].tolist() == [1, 2, 1]
-    assert waiting.lacked(torch.tensor([3, 2])) is None
-    # no mask where rows lack as many, so that caches stay without holes
-    both = waiting.lacked(torch.tensor([1, 0]))
-    assert both is not None
-    assert both[2] is None
-
-
 @pytest.mark.parametrize(
     "options",
     [

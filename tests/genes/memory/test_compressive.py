@@ -42,13 +42,6 @@ def remembered(sizes, **options):
     return held[: state.packed.x.shape[1]].tolist(), state.rows.keys[0, 0, :, 0].tolist()
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_without_compressed_rows_it_is_transformer_xl(size):
-    ours, xl = model(slots=6, compressed=0), model("segment", slots=6, same_length="never")
-    xl.load_state_dict(ours.state_dict(), strict=False)
-    assert torch.equal(in_pieces(ours, IDS, size)[0], in_pieces(xl.train(), IDS, size)[0])
-
-
 FUNCTIONS = [("mean", "t5-relative"), ("max", "rope"), ("most-used", "alibi"), ("mean", "rope")]
 
 

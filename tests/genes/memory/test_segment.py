@@ -57,14 +57,6 @@ def test_same_length_shows_the_last_keys_and_no_more(size, held, slots):
     assert counts == [min(slots, held + i + 1) for i in range(size)]
 
 
-def test_no_slots_are_no_memory_and_no_memory_is_the_model_without_one():
-    none, plain = model(slots=0), model(memory=None)
-    plain.load_state_dict(none.state_dict())
-    torch.testing.assert_close(none(IDS).logits, plain(IDS).logits)
-    parts = [plain(IDS[:, a : a + 5]).logits for a in range(0, LENGTH, 5)]
-    torch.testing.assert_close(in_pieces(none, IDS, 5)[0], torch.cat(parts, 1))
-
-
 @pytest.mark.parametrize("store", ["inputs", "keys"])
 @pytest.mark.parametrize(("same_length", "size"), [("evaluation", 5), ("always", 1)])
 def test_no_slots_leave_a_query_its_own_segment_or_its_own_key(same_length, size, store):

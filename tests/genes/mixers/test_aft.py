@@ -152,19 +152,6 @@ def test_gradcheck_of_a_normalised_kernel():
     assert torch.isfinite(torch.autograd.grad(w.square().sum(), constant)[0]).all()
 
 
-def test_conv_starts_as_simple_and_its_scale_learns_first():
-    mixer = build("aft-conv", randomize_=False, causal=False)
-    x = draw(2, 9, WIDTH)
-    q, k, v = mixer.query(x), mixer.key(x), mixer.value(x)
-    shared = k.repeat_interleave(WIDTH // HEADS, -1)
-    y = mixer(x).y
-    close(y, mixer.out(functional.aft_simple(q, shared, v)))
-    y.square().sum().backward()
-    assert torch.all(mixer.kernel.grad == 0)
-    assert torch.all(mixer.gamma.grad != 0)
-    assert torch.all(mixer.beta.grad != 0)
-
-
 @members
 @pytest.mark.parametrize("causal", [True, False])
 def test_the_weights_shown_are_those_applied(name, options, causal):

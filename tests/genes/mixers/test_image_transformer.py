@@ -106,12 +106,6 @@ def test_blocks_are_those_of_the_local_attention_package(size, length):
     assert_close(mixer(x).y, want, rtol=0, atol=1e-12)
 
 
-def test_the_state_is_a_block_and_its_memory_or_some_rows():
-    assert build(block_size=5, memory_size=3).plan(1).span == 5 + 3 - 1
-    rows, tile, flange = (2 + 2) * 24, (2, 6), (2, 6)
-    assert build(dims=2, grid=(32, 24), tile=tile, flange=flange).plan(1).span < rows
-
-
 WAYS = [
     {},
     {"order": "blocks", "tile": (2, 5)},

@@ -103,11 +103,11 @@ def test_the_encoder_of_led():
     close(mixer(x, mask=Mask(global_tokens=marked)).y, expected, 1e-6)
 
 
-POSITIONS = (None, "rope", "alibi", "t5-relative", "shaw")
+POSITIONS = [(None, True), (None, False), ("rope", True), ("alibi", False)]
+POSITIONS += [("t5-relative", True), ("shaw", False)]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("position", POSITIONS)
+@pytest.mark.parametrize(("position", "causal"), POSITIONS)
 def test_units_are_the_definition_with_other_global_tokens_in_every_row(causal, position):
     """Windows and dilations by head, a length that no window divides, holes, gradients."""
     options = {"window": (6, 10, 0), "dilation": (1, 3, 1), "position": position}

@@ -305,6 +305,7 @@ def test_one_program_serves_texts_shorter_and_longer_than_a_cluster(routing, cau
         close(program(x).y, mixer(x).y)
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_steps_with_and_without_a_graph_go_on_from_each_other():
     mixer = build(routing="prefix").eval()
     x = draw(2, 23, 16)

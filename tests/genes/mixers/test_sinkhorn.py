@@ -8,10 +8,8 @@ import torch
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.trace import trace
 from everyformer.engines.content.balance import (
-    NOTHING,
     balanced,
     balanced_reference,
-    balanced_row,
     gumbel,
 )
 from helpers import build_mixer, close, draw, shifted, with_gradients
@@ -30,23 +28,6 @@ def test_balancing_in_logs_is_balancing_by_divisions(causal):
     logits = draw(1, 3, 6, 6).requires_grad_()
     fast, literal = balanced(logits, 4, causal=causal), balanced_reference(logits[0], 4, causal)
     close(*(with_gradients(t, [logits]) for t in (fast[0], literal)))
-
-
-def test_causal_rows_can_be_made_one_after_the_other():
-    logits, columns = draw(2, 3, 6, 6), torch.full((2, 3, 4, 6), NOTHING, dtype=torch.float64)
-    whole = balanced(logits, 4, causal=True)
-    for i in range(6):
-        earlier = (torch.arange(6) < i).expand(2, 1, 6)
-        row, columns = balanced_row(logits[:, :, i], columns, earlier)
-        close(row, whole[:, :, i])
-
-
-def test_blocks_that_are_not_there_take_no_part():
-    logits = draw(1, 2, 6, 6)
-    p = balanced(logits, 5, real=torch.tensor([[True] * 4 + [False] * 2]))
-    close(p[..., :4, :4], balanced(logits[..., :4, :4], 5))
-    assert (p[..., 4:, :] == 0).all()
-    assert (p[..., :, 4:] == 0).all()
 
 
 def test_large_logits_stay_finite_and_so_do_their_gradients():

@@ -79,16 +79,6 @@ def test_attention_with_alibi_equals_the_equation(causal):
     torch.testing.assert_close(made(x).y, made.out(expected.transpose(1, 2).flatten(2)))
 
 
-@DIRECTIONS
-def test_slopes_of_zero_are_attention_without_positions(causal):
-    plain, flat = mixer(causal), with_alibi(causal, slopes=(0, 0, 0))
-    x = torch.randn(2, 9, 12).double()
-    torch.testing.assert_close(flat(x).y, plain(x).y)
-    if not causal:
-        order = torch.randperm(9)
-        torch.testing.assert_close(flat(x[:, order]).y, flat(x).y[:, order])
-
-
 @pytest.mark.parametrize("learned", [False, True])
 @pytest.mark.parametrize(("heads", "groups", "values"), [(3, 3, 4), (4, 2, 4), (6, 1, 11)])
 def test_one_more_channel_equals_the_bias_written_out(heads, groups, values, learned):
