@@ -48,6 +48,22 @@ def test_buckets_are_the_known_ones():
         assert position(causal).buckets(torch.tensor([*rows])).tolist() == [*rows.values()]
 
 
+@pytest.mark.parametrize(
+    ("causal", "buckets", "rows"),
+    [
+        # distances -5 .. 5 from key to query, of which 3 is the last that differs
+        (True, 4, [0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 3]),
+        (False, 8, [7, 7, 7, 6, 5, 0, 1, 2, 3, 3, 3]),
+    ],
+)
+def test_the_farthest_distance_with_a_row_of_its_own(causal, buckets, rows):
+    made = position(causal, buckets, 3, heads=2)
+    with torch.no_grad():
+        made.table.copy_(torch.arange(2 * buckets).view(buckets, 2))
+    added = made.by_distance(torch.arange(-5, 6), torch.float64)
+    assert added.tolist() == [[2.0 * row + head for row in rows] for head in range(2)]
+
+
 @DIRECTIONS
 def test_bias_is_that_of_t5(causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
