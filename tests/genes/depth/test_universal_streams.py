@@ -201,6 +201,28 @@ def test_positions_begin_anywhere_in_training() -> None:
     close(made.eval()(TEXT).y, moved(made, 0))
 
 
+def test_what_a_layer_lacks_is_what_a_row_has_read_since() -> None:
+    waiting = Deferred.empty(2, 1).append(
+        torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [9.0], [5.0]]]),
+        torch.tensor([[0, 1, 2], [0, 1, 1]]),
+        torch.tensor([[True, True, True], [True, False, True]]),
+    )
+    assert waiting.num_tokens.tolist() == [3, 2]
+    found = waiting.lacked(torch.tensor([1, 1]))
+    assert found is not None
+    stream, positions, mask = found
+    assert mask is not None
+    assert mask.padding_mask is not None
+    assert mask.padding_mask.tolist() == [[True, True], [False, True]]
+    assert stream[mask.padding_mask].flatten().tolist() == [2, 3, 5]
+    assert positions[mask.padding_mask].tolist() == [1, 2, 1]
+    assert waiting.lacked(torch.tensor([3, 2])) is None
+    # no mask where rows lack as many, so that caches stay without holes
+    both = waiting.lacked(torch.tensor([1, 0]))
+    assert both is not None
+    assert both[2] is None
+
+
 def moved(made: Any, first: int) -> Tensor:
     """Outputs of the text behind ``first`` tokens that nobody sees."""
     made.eval()
