@@ -103,6 +103,22 @@ def covering(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(names, cases, ids=str)
 
 
+def with_gradients(y: Tensor, inputs: Sequence[Tensor], seed: int = 9) -> list[Tensor]:
+    """``y``, and the gradients of its sum, weighed by numbers of the seed, to ``inputs``."""
+    weight = draw(*y.shape, seed=seed, dtype=y.dtype)
+    return [y, *torch.autograd.grad(y, inputs, weight, retain_graph=True, materialize_grads=True)]
+
+
+def in_pieces(made: Any, x: Tensor, sizes: int | Sequence[int], state: Any = None) -> Any:
+    """Outputs of a text that is read in pieces of these sizes, and the state behind it."""
+    state, parts = made.init_state(len(x)) if state is None else state, []
+    for piece in x.split(sizes, 1):
+        out = made(piece, state=state)
+        state = out.state
+        parts.append(out.y if hasattr(out, "y") else out.logits)
+    return torch.cat(parts, 1), state
+
+
 def feeds(
     name: str = "gelu", dropout: float = 0.0, **options: Any
 ) -> Callable[[Mixer], FeedForward]:

@@ -12,7 +12,7 @@ from everyformer.blocks.passing import AllTokens, LayerSchedule, StackRun, Steps
 from everyformer.blocks.stack import Stack
 from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
 from everyformer.genes.wirings import WIRINGS
-from helpers import both_ways, build_mixer, draw, feeds
+from helpers import both_ways, build_mixer, draw, feeds, in_pieces
 
 WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
 
@@ -27,17 +27,14 @@ class Given(Depth):
         return AllTokens(given)
 
 
-def build(wiring: str, dropout: float = 0.0, places: bool = True) -> Stack:
+def build(wiring: str, dropout: float = 0.0) -> Stack:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [build_mixer("attention", **sizes) for _ in range(2)]
     tables = [LearnedPerLayer(width=WIDTH, max_length=16, heads=3) for _ in range(2)]
-    options = BlockOptions(dropout=dropout)
-    how = WIRINGS.get(wiring)()
-    position = tables if places else None
-    return Stack(
-        mixers, WIDTH, options, how, Given(), feeds(dropout=dropout), position=position
-    ).double()
+    options, how = BlockOptions(dropout=dropout), WIRINGS.get(wiring)()
+    feed = feeds(dropout=dropout)
+    return Stack(mixers, WIDTH, options, how, Given(), feed, position=tables).double()
 
 
 @pytest.mark.parametrize("wiring", ["pre", "post"])
@@ -50,8 +47,7 @@ def test_blocks_are_applied_in_the_order_that_depth_gives(wiring: str) -> None:
         h = stack.blocks[n](h + table.table[:7]).y
         steps.append(h)
     torch.testing.assert_close(out.y, stack.norm(h), rtol=0, atol=1e-12)
-    for got, expected in zip(out.taps.values(), (steps[0], steps[2], steps[4]), strict=True):
-        torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close([*out.taps.values()], steps[::2], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("wiring", WIRINGS.names())
@@ -59,12 +55,8 @@ def test_every_step_has_a_state_of_its_own(wiring: str) -> None:
     stack, x = build(wiring).eval(), draw(2, 9, WIDTH)
     state = stack.init_state(2, dtype=torch.float64)
     assert len(state.layers) == len(ORDER)
-    parts = []
-    for piece in x.split([4, 1, 4], 1):
-        out = stack(piece, state=state)
-        parts.append(out.y)
-        state = out.state
-    torch.testing.assert_close(torch.cat(parts, 1), stack(x).y, rtol=0, atol=1e-12)
+    parts, _ = in_pieces(stack, x, [4, 1, 4], state)
+    torch.testing.assert_close(parts, stack(x).y, rtol=0, atol=1e-12)
 
 
 def test_a_block_that_is_applied_often_gets_the_sum_of_its_gradients() -> None:

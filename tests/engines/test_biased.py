@@ -10,6 +10,7 @@ from everyformer.engines.averages.banded import banded_average
 from everyformer.engines.averages.dense import dense_average
 from everyformer.engines.averages.factors import band_product
 from everyformer.engines.averages.planar import planar_average
+from helpers import covering, with_gradients
 
 
 def literal(k, v, w):
@@ -24,13 +25,8 @@ def draw(*shape, scale=1.0):
 
 def agree(got, expected, inputs):
     """Outputs and gradients to float64's precision, relative to the largest entry."""
-    weight = torch.randn_like(expected)
     torch.testing.assert_close(got, expected, rtol=1e-11, atol=1e-11)
-    for a, b in zip(
-        torch.autograd.grad((got * weight).sum(), inputs),
-        torch.autograd.grad((expected * weight).sum(), inputs),
-        strict=True,
-    ):
+    for a, b in zip(*(with_gradients(y, inputs) for y in (got, expected)), strict=True):
         assert (a - b).abs().max() <= 1e-10 * (1 + b.abs().max())
 
 
@@ -55,16 +51,16 @@ def band_bias(bias, length, lead, causal):
 SCALES = [(1.0, 1.0), (600.0, 1.0), (1.0, 300.0)]
 
 
-@pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(
-    ("length", "count", "causal", "streamed"),
-    [
-        (1, 1, True, False), (1, 5, False, False), (7, 1, False, False), (7, 3, True, True),
-        (40, 35, True, False), (97, 7, True, True), (97, 33, False, False), (5, 9, True, True),
-    ],
-)  # fmt: skip
-def test_a_band_is_its_dense_bias(length, count, causal, streamed, tied, scales):
+BANDS = [
+    # length, entries, causal, streamed
+    (1, 1, True, False), (1, 5, False, False), (7, 1, False, False), (7, 3, True, True),
+    (40, 35, True, False), (97, 7, True, True), (97, 33, False, False), (5, 9, True, True),
+]  # fmt: skip
+
+
+@covering(band=BANDS, tied=[False, True], scales=SCALES)
+def test_a_band_is_its_dense_bias(band, tied, scales):
+    length, count, causal, streamed = band
     torch.manual_seed(length + count)
     lead = count if streamed else 0
     k = draw(2, length + lead, 2, 1 if tied else 3, scale=scales[0])
@@ -73,11 +69,10 @@ def test_a_band_is_its_dense_bias(length, count, causal, streamed, tied, scales)
     agree(got, literal(k, v, band_bias(bias, length, lead, causal)), (k, v, bias))
 
 
-@pytest.mark.parametrize("factored", [False, True])
-@pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("key_scale", [1.0, 900.0])
-@pytest.mark.parametrize("bias_scale", [1.0, 60.0, 400.0])
-@pytest.mark.parametrize("rows", [16, 512])
+@covering(
+    factored=[False, True], causal=[False, True], key_scale=[1.0, 900.0],
+    bias_scale=[1.0, 60.0, 400.0], rows=[16, 512],
+)  # fmt: skip
 def test_rows_of_a_dense_bias(factored, causal, key_scale, bias_scale, rows, monkeypatch):
     monkeypatch.setattr(dense, "_ROWS", rows)
     monkeypatch.setattr(dense, "_TILE", 5000)
@@ -102,12 +97,11 @@ def test_each_head_of_a_dense_bias_may_stand_at_its_own_place():
     agree(got, literal(k, v, w.masked_fill(hidden, -math.inf)), (k, v, w))
 
 
-@pytest.mark.parametrize("scales", SCALES)
-@pytest.mark.parametrize("tied", [False, True])
-@pytest.mark.parametrize(
-    ("lines", "columns", "side"), [(1, 1, 3), (3, 5, 3), (1, 7, 5), (6, 4, 1), (4, 4, 7)]
+@covering(
+    sizes=[(1, 1, 3), (3, 5, 3), (1, 7, 5), (6, 4, 1), (4, 4, 7)], tied=[False, True], scales=SCALES
 )
-def test_a_kernel_on_a_picture_is_its_dense_bias(lines, columns, side, tied, scales):
+def test_a_kernel_on_a_picture_is_its_dense_bias(sizes, tied, scales):
+    lines, columns, side = sizes
     torch.manual_seed(lines)
     size = lines * columns
     k = draw(2, size, 2, 1 if tied else 3, scale=scales[0])
@@ -131,39 +125,30 @@ def test_the_band_of_a_product(length, count):
     agree(band_product(u, v, count), expected, (u, v))
 
 
-def rows_without_tokens():
-    torch.manual_seed(6)
-    k = torch.full((1, 6, 1, 2), -math.inf).requires_grad_()
-    v = torch.randn(1, 6, 1, 2, requires_grad=True)
-    for causal in (True, False):
-        yield banded_average(k, v, torch.randn(1, 6, 3), causal=causal), (k, v)
-        yield dense_average(k, v, torch.randn(1, 6, 6), None, causal=causal), (k, v)
-    yield planar_average(k, v, torch.randn(1, 3, 3), lines=2), (k, v)
+CALLS = [
+    lambda k, v, band, w, kernel: banded_average(k, v, band, causal=True),
+    lambda k, v, band, w, kernel: banded_average(k, v, band, causal=False),
+    lambda k, v, band, w, kernel: dense_average(k, v, w, None, causal=True),
+    lambda k, v, band, w, kernel: dense_average(k, v, w, None, causal=False),
+    lambda k, v, band, w, kernel: planar_average(k, v, kernel, lines=8),
+]
 
 
 def test_rows_without_tokens_are_zero_and_have_zero_gradients():
-    for o, inputs in rows_without_tokens():
-        assert torch.all(o == 0)
-        for gradient in torch.autograd.grad(o.sum(), inputs):
-            assert torch.all(gradient == 0)
+    k = torch.full((1, 80, 1, 2), -math.inf).requires_grad_()
+    v, *biases = (
+        draw(*size).float() for size in ((1, 80, 1, 2), (1, 80, 7), (1, 80, 80), (1, 3, 3))
+    )
+    for call in CALLS:
+        assert not any(t.any() for t in with_gradients(call(k, v, *biases), (k, v)))
 
 
 @pytest.mark.parametrize("scale", [1.0, 300.0, 1e4])
 def test_float32_stays_near_float64_for_keys_of_any_range(scale):
     torch.manual_seed(7)
-    k, v = draw(1, 80, 1, 4, scale=scale), draw(1, 80, 1, 4)
-    band, w, kernel = draw(1, 80, 7), draw(1, 80, 80), draw(1, 3, 3)
-    calls = [
-        lambda k, v, b: banded_average(k, v, b[0], causal=True),
-        lambda k, v, b: banded_average(k, v, b[0], causal=False),
-        lambda k, v, b: dense_average(k, v, b[1], None, causal=True),
-        lambda k, v, b: dense_average(k, v, b[1], None, causal=False),
-        lambda k, v, b: planar_average(k, v, b[2], lines=8),
-    ]
-    for call in calls:
-        # rounded inputs, so that only the arithmetic differs
-        low = [t.detach().float() for t in (k, v, band, w, kernel)]
-        got = call(low[0], low[1], low[2:])
-        high = [t.double() for t in low]
-        expected = call(high[0], high[1], high[2:])
-        torch.testing.assert_close(got.double(), expected, rtol=0, atol=2e-7 * scale + 1e-5)
+    given = draw(1, 80, 1, 4, scale=scale), draw(1, 80, 1, 4), draw(1, 80, 7), draw(1, 80, 80)
+    # rounded inputs, so that only the arithmetic differs
+    low = [t.detach().float() for t in (*given, draw(1, 3, 3))]
+    for call in CALLS:
+        got, expected = call(*low).double(), call(*(t.double() for t in low))
+        torch.testing.assert_close(got, expected, rtol=0, atol=2e-7 * scale + 1e-5)

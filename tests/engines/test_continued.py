@@ -6,7 +6,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
-from helpers import Largest
+from helpers import Largest, covering, with_gradients
 
 CAUSAL = Visibility(causal=True)
 
@@ -30,17 +30,16 @@ def by_pairs(q, k, v, scale=5**-0.5):
     return torch.stack(rows, 2)
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(1, 5), (2, 3), (6, 7), (3, 40), (33, 65)])
-@pytest.mark.parametrize(("shared", "values"), [(1, 5), (2, 3), (4, 8)])
-@pytest.mark.parametrize("scale", [5**-0.5, 2.0])
-def test_outputs_and_gradients_are_those_of_the_definition(queries, keys, shared, values, scale):
-    given = heads(queries, keys, shared=shared, values=values)
+@covering(
+    sizes=[(1, 5), (2, 3), (6, 7), (3, 40), (33, 65)], few=[(1, 5), (2, 3), (4, 8)],
+    scale=[5**-0.5, 2.0],
+)  # fmt: skip
+def test_outputs_and_gradients_are_those_of_the_definition(sizes, few, scale):
+    given = heads(*sizes, shared=few[0], values=few[1])
     found, expected = softmax_attention(*given, CAUSAL, scale=scale), by_pairs(*given, scale)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
-    above = torch.linspace(-1, 2, found.numel(), dtype=found.dtype).view_as(found)
-    pairs = (torch.autograd.grad(y, given, above) for y in (found, expected))
-    for ours, theirs in zip(*pairs, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-11, atol=1e-12)
+    pairs = (with_gradients(y, given) for y in (found, expected))
+    torch.testing.assert_close(*pairs, rtol=1e-11, atol=1e-12)
 
 
 @pytest.mark.parametrize("offset", [-500.0, 500.0])

@@ -5,12 +5,12 @@ from functools import partial
 import pytest
 import torch
 
-from everyformer.engines import drawing
 from everyformer.engines.content.balance import gumbel
 from everyformer.engines.drawing import draw, draw_seed, piece_of_rows, uniform_rows
 from everyformer.engines.dropout import P, dropout
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
+from helpers import with_gradients
 
 CUTS = [(0, 1), (1, 4), (4, 6)]
 """six rows in three pieces"""
@@ -86,18 +86,13 @@ def test_one_graph_serves_every_piece(name, make):
             torch.manual_seed(5)
             with piece_of_rows(start, stop - start):
                 part = x[start:stop].clone().requires_grad_()
-                y = run(part)
-                found.append((y, *torch.autograd.grad(y.square().sum(), part)))
-        for one, other in zip(*found, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-12, atol=0)
+                found.append(with_gradients(run(part), [part]))
+        torch.testing.assert_close(*found, rtol=1e-12, atol=0)
 
 
 def test_elsewhere_rows_draw_where_they_are(monkeypatch):
-    asked = []
-    real = torch.rand
-    monkeypatch.setattr(
-        drawing.torch, "rand", lambda *size, **given: asked.append(given) or real(*size, **given)
-    )
+    asked, real = [], torch.rand
+    monkeypatch.setattr(torch, "rand", lambda *n, **how: asked.append(how) or real(*n, **how))
     assert uniform_rows((3, 2), torch.device("meta")).is_meta
     assert asked == [{"device": torch.device("meta")}]
 

@@ -109,17 +109,14 @@ def test_channels_may_lie_apart():
     assert torch.equal(y, dropout(x.contiguous(), 0.5))
 
 
-@pytest.mark.parametrize("rate", [0.0, 1.0])
-def test_none_and_all_are_dropped_as_torch_does(rate):
-    assert torch.equal(dropout(torch.ones(9), rate), F.dropout(torch.ones(9), rate))
+def test_none_and_all_are_dropped_as_torch_does():
+    for rate in (0.0, 1.0):
+        assert torch.equal(dropout(torch.ones(9), rate), F.dropout(torch.ones(9), rate))
 
 
 def test_other_devices_draw_where_they_are(monkeypatch):
-    asked = []
-    real = F.dropout
-    monkeypatch.setattr(
-        module.F, "dropout", lambda x, rate: asked.append(x.device) or real(x, rate)
-    )
+    asked, real = [], F.dropout
+    monkeypatch.setattr(F, "dropout", lambda x, rate: asked.append(x.device) or real(x, rate))
     assert dropout(torch.ones(3, device="meta"), 0.5).is_meta
     assert asked == [torch.device("meta")]
 
@@ -170,8 +167,7 @@ def test_a_graph_keeps_the_place_alone_for_the_backward_pass():
 
 
 def test_parts_of_a_long_tensor_begin_apart():
-    places = [n * module.STEP % P for n in range(P)]
-    assert len(set(places)) == P
+    assert math.gcd(module.STEP, P) == 1
 
 
 def test_a_wheel_that_inference_made_serves_training():

@@ -13,6 +13,7 @@ from everyformer.engines.content.clustered import attended
 from everyformer.engines.softmax import visibility
 from everyformer.engines.softmax.attention import attention
 from everyformer.family import info
+from helpers import with_gradients
 
 true_attention = F.scaled_dot_product_attention
 
@@ -59,11 +60,9 @@ def test_one_graph_elsewhere_serves_all_lengths(name, causal, monkeypatch):
 
 def given(keys):
     torch.manual_seed(3)
-    q, k, v = (
-        torch.randn(2, 3, n, 8, dtype=torch.float64, requires_grad=True) for n in (7, keys, keys)
-    )
-    bias = torch.randn(2, 3, 7, keys, dtype=torch.float64, requires_grad=True)
-    return (q, k, v), bias
+    sizes = ((7, 8), (keys, 8), (keys, 8), (7, keys))
+    *heads, bias = (torch.randn(2, 3, *s).double().requires_grad_() for s in sizes)
+    return heads, bias
 
 
 @pytest.mark.parametrize("keys", [1, 15, 16, 17, 32])
@@ -80,14 +79,7 @@ def test_even_rows_change_no_output_and_no_gradient(keys, kind, monkeypatch):
     }[kind]
     inputs = (q, k, v, bias) if kind == "bias" else (q, k, v)
 
-    def results():
-        y = attention(q, k, v, mask=mask)
-        return y, *torch.autograd.grad(
-            (y * torch.linspace(-1, 2, y.numel()).view_as(y)).sum(), inputs
-        )
-
-    expected = results()
-    seen = []
+    expected, seen = with_gradients(attention(q, k, v, mask=mask), inputs), []
 
     def look(q, k, v, attn_mask=None, **how):
         seen.append((k.shape[2], v.shape[2], attn_mask.stride(-2), attn_mask.dtype))
@@ -95,8 +87,8 @@ def test_even_rows_change_no_output_and_no_gradient(keys, kind, monkeypatch):
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", look)
     monkeypatch.setattr(visibility, "_asks_for_rows", lambda q: True)
-    for got, wanted in zip(results(), expected, strict=True):
-        torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
+    got = with_gradients(attention(q, k, v, mask=mask), inputs)
+    torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     whole = -(-keys // 16) * 16
     assert set(seen) == {(whole, whole, whole, torch.float64)}
 

@@ -48,9 +48,8 @@ def test_averages(length, scale, channels):
     k, v = keys_and_values(length, scale, channels)
     assert_form_is(_running_average, k, v, results=2)
     for n in (1, 5):
-        assert_form_is(_banded_average, k, v, normal(3, 1, n), True, 0)
-        assert_form_is(_banded_average, k, v, normal(3, length, n), True, 0)
-        assert_form_is(_banded_average, k, v, normal(3, 1, n), False, 0)
+        for rows, causal in ((1, True), (length, True), (1, False)):
+            assert_form_is(_banded_average, k, v, normal(3, rows, n), causal, 0)
         if length > n:
             assert_form_is(_banded_average, k, v, normal(3, length - n, n), True, n)
     factors = normal(3, length, 2), normal(3, length, 2)

@@ -19,6 +19,7 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
+from helpers import covering, with_gradients
 
 SIZE = 8
 
@@ -151,8 +152,7 @@ def test_fast_features_are_the_reference(name):
     x = torch.randn(2, 3, SIZE, dtype=torch.float64, requires_grad=True)
     w = torch.randn(5, SIZE, dtype=torch.float64)
     pairs = [getattr(place, name)(x, w) for place in (functional, reference)]
-    torch.testing.assert_close(*pairs)
-    torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x)[0] for y in pairs))
+    torch.testing.assert_close(*(with_gradients(y, [x]) for y in pairs))
     with pytest.raises(ShapeError, match=r"8 channels.*7"):
         getattr(functional, name)(x, w[:, :7])
 
@@ -166,10 +166,7 @@ def test_stable_features_are_the_features_in_two_parts(eps):
     plain = positive_features(x, w)
     plain = plain + eps * plain.amax(-1, keepdim=True)
     joined = features * level.exp()[..., None]
-    torch.testing.assert_close(joined, plain)
-    weight = torch.randn_like(plain)
-    found = (torch.autograd.grad((t * weight).sum(), x)[0] for t in (joined, plain))
-    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*(with_gradients(t, [x]) for t in (joined, plain)))
 
 
 def drawn(calls, *, redraw=3, pool=0, resume=None):
@@ -200,9 +197,7 @@ def test_rows_are_drawn_anew_every_so_many_training_calls(pool):
     assert torch.equal(frozen[0], first if pool else kept[-1])
 
 
-@pytest.mark.parametrize("reentrant", [False, True])
-@pytest.mark.parametrize("pool", [0, 5])
-@pytest.mark.parametrize("redraw", [1, 2, 100])
+@covering(redraw=[1, 2, 100], pool=[0, 5], reentrant=[False, True])
 def test_checkpoints_repeat_the_draw_of_their_call(redraw, pool, reentrant):
     def run(checkpointed):
         torch.manual_seed(1)

@@ -9,6 +9,7 @@ from torch import Tensor
 from everyformer.engines.softmax import kernels
 from everyformer.engines.softmax.attention import softmax_attention
 from everyformer.engines.softmax.visibility import Visibility
+from helpers import covering
 
 WAYS = pytest.mark.parametrize("tiles", [True, False], ids=["products", "float32"])
 NEAR = 0.02
@@ -57,9 +58,8 @@ def agree(y: Tensor, given: list[Tensor], mask: Tensor, scale: float) -> None:
     ],
 )
 def test_outputs_and_gradients_are_those_of_softmax(
-    queries: int, keys: int, heads: int, read: int, sizes: tuple[int, int], causal: bool,
-    tiles: bool, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    queries, keys, heads, read, sizes, causal, tiles, monkeypatch
+) -> None:
     choose_way(monkeypatch, tiles)
     shapes = (3, heads, queries, sizes[0]), (3, read, keys, sizes[0]), (3, read, keys, sizes[1])
     given = drawn(*shapes)
@@ -81,12 +81,11 @@ def takes_few(y: Tensor) -> bool:
     return False
 
 
-@WAYS
-@pytest.mark.parametrize("shape", [(9, 9), (2, 1, 9, 9), (1, 3, 1, 9), (2, 3, 9, 9), (2, 1, 9, 1)])
-@pytest.mark.parametrize("added", [False, True], ids=["flags", "addends"])
-def test_masks_of_any_shape_hide(
-    shape: tuple[int, ...], added: bool, tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@covering(
+    shape=[(9, 9), (2, 1, 9, 9), (1, 3, 1, 9), (2, 3, 9, 9), (2, 1, 9, 1)], added=[False, True],
+    tiles=[True, False],
+)  # fmt: skip
+def test_masks_of_any_shape_hide(shape, added, tiles, monkeypatch) -> None:
     choose_way(monkeypatch, tiles)
     monkeypatch.setattr(kernels, "ROOM", 3 * 9 * 9)
     given = drawn(*[(2, 3, 9, 8)] * 3)
@@ -110,9 +109,7 @@ def test_sharp_weights_keep_their_digits(tiles: bool, monkeypatch: pytest.Monkey
 
 
 @WAYS
-def test_gradients_are_the_same_where_autocast_is_on(
-    tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_are_the_same_where_autocast_is_on(tiles, monkeypatch) -> None:
     choose_way(monkeypatch, tiles)
     given = drawn(*[(2, 3, 11, 16)] * 3)
     y = softmax_attention(*given, Visibility(causal=True), scale=0.3)
@@ -120,8 +117,7 @@ def test_gradients_are_the_same_where_autocast_is_on(
     outside = torch.autograd.grad(y, given, above, retain_graph=True)
     with torch.autocast("cpu", torch.bfloat16):
         inside = torch.autograd.grad(y, given, above)
-    for found, expected in zip(inside, outside, strict=True):
-        assert torch.equal(found, expected)
+    torch.testing.assert_close(inside, outside, rtol=0, atol=0)
 
 
 def test_many_queries_and_other_dtypes_go_to_torch() -> None:

@@ -33,12 +33,9 @@ def test_kernels_are_their_equations(cases):
     file = Path(__file__).parent / "fused" / f"{cases}.py"
     # numpy, which interprets, warns of the log of 0
     command = [sys.executable, "-m", "pytest", "-x", "-W", "ignore::RuntimeWarning", str(file)]
-    done = subprocess.run(
-        [*command, "-p", "no:cacheprovider"],
-        env={**os.environ, "TRITON_INTERPRET": "1"},
-        capture_output=True,
-        text=True,
-    )
+    command += ["-p", "no:cacheprovider"]
+    interpreted = {**os.environ, "TRITON_INTERPRET": "1"}
+    done = subprocess.run(command, env=interpreted, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -58,9 +55,8 @@ def test_what_triton_computes(device, dtype, found, taken, monkeypatch):
         x = torch.empty(1, 20, 2, 3, device=device, dtype=dtype)
         assert cuda.fused(x, None, torch.empty(2, dtype=torch.long), 1.0) is taken
         # what kernels make again is not saved
-        saved = _dense_average(x, x, torch.empty(2, 20, 20, device=device), None, None, True, True)[
-            2
-        ]
+        bias = torch.empty(2, 20, 20, device=device)
+        saved = _dense_average(x, x, bias, None, None, True, True)[2]
         assert saved.numel() == (0 if taken else 2 * 20 * 20)
 
 

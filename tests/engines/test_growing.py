@@ -18,9 +18,8 @@ WIDTH = 32
 
 def written_by_a_step(name: str, tokens: int, reserved: bool) -> int:
     """Bytes that one token after so many writes."""
-    mixer = Case(ef.info(name), {}, True).mixer(
-        torch.float32, width=WIDTH, heads=2, length=tokens + 8
-    )
+    sizes = {"width": WIDTH, "heads": 2, "length": tokens + 8}
+    mixer = Case(ef.info(name), {}, True).mixer(torch.float32, **sizes)
     x = draw(1, tokens + 2, WIDTH, dtype=torch.float32)
     with torch.inference_mode():
         state = mixer.init_state(1)
@@ -50,12 +49,9 @@ def test_two_texts_go_on_from_one_state(name, options):
         first = mixer(ends[0], state=state)
         second = mixer(ends[1], state=state)
         third = mixer(ends[1], state=first.state)
-        for y, text in (
-            (first.y, torch.cat((x, ends[0]), 1)),
-            (second.y, torch.cat((x, ends[1]), 1)),
-            (third.y, torch.cat((x, *ends), 1)),
-        ):
-            torch.testing.assert_close(y, mixer(text).y[:, -5:], rtol=0, atol=1e-12)
+        for out, read in ((first, ends[:1]), (second, ends[1:]), (third, ends)):
+            expected = mixer(torch.cat((x, *read), 1)).y[:, -5:]
+            torch.testing.assert_close(out.y, expected, rtol=0, atol=1e-12)
 
 
 def test_room_that_is_full_is_doubled_and_holds_what_there_was():

@@ -9,6 +9,7 @@ from torch.distributions import SigmoidTransform, TransformedDistribution, Unifo
 from torch.distributions.transforms import AffineTransform
 
 from everyformer.models.logistics import mixture_logits, mixture_losses, parameters_of
+from helpers import covering
 
 EVERY = torch.arange(256)
 
@@ -57,8 +58,9 @@ def by_cdf(mean: Tensor, scale: Tensor, value: int) -> Tensor:
     return upper - lower
 
 
-@pytest.mark.parametrize("log_scale", [-3.0, -1.0, 0.5])
-@pytest.mark.parametrize("mean", [-1.3, 0.0, 0.4, 1.0])
+@pytest.mark.parametrize(
+    ("mean", "log_scale"), [(-1.3, -3.0), (0.0, -1.0), (0.4, 0.5), (1.0, -3.0)]
+)
 def test_one_logistic_agrees_with_the_cdf_of_torch_distributions(mean, log_scale):
     parameters = torch.tensor([0.0, mean, log_scale], dtype=torch.float64)
     expected = torch.stack([by_cdf(parameters[1], parameters[2].exp(), v) for v in range(256)])
@@ -106,9 +108,7 @@ def test_autocast_does_not_round_the_probabilities():
     assert low.dtype == torch.float32
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("spread", [0.0, 1.0, 6.0])
-@pytest.mark.parametrize("mixtures", [1, 10])
+@covering(mixtures=[1, 10], spread=[0.0, 1.0, 6.0], dtype=[torch.float32, torch.float64])
 def test_the_256_probabilities_of_grey_sum_to_one(mixtures, spread, dtype):
     parameters = drawn(5, 1, channels=1, mixtures=mixtures, spread=spread).to(dtype)
     losses = mixture_losses(parameters.expand(5, 256, -1), EVERY[:, None].expand(5, 256, 1))

@@ -7,7 +7,7 @@ import torch
 
 from everyformer.engines.averages import lower
 from everyformer.engines.averages.lower import lower_product
-from helpers import build_mixer, close, draw
+from helpers import build_mixer, close, draw, with_gradients
 from sequence_laws.flops import count_flops
 
 SIZES = [(1, 1, 9, 3), (2, 3, 23, 2), (3, 2, 8, 1), (2, 1, 33, 5)]
@@ -23,11 +23,8 @@ def small_blocks(monkeypatch):
 def test_outputs_and_gradients_are_those_of_the_definition(batch, heads, length, channels):
     w = draw(heads, length + 2, length + 2).requires_grad_()
     x = draw(batch, heads, length, channels, seed=2).requires_grad_()
-    above = draw(batch, heads, length, channels, seed=3)
     cut = w[:, :length, :length]
-    y, expected = lower_product(cut, x), cut.tril() @ x
-    close(y, expected)
-    close(torch.autograd.grad(y, [w, x], above), torch.autograd.grad(expected, [w, x], above))
+    close(*(with_gradients(y, [w, x]) for y in (lower_product(cut, x), cut.tril() @ x)))
 
 
 def test_nothing_above_the_diagonal_is_read():

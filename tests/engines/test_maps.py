@@ -43,13 +43,8 @@ def outside(tensors, by, padding_mask=None, state=None):
     (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
     level = tensors.get("level")
     level = own if level is None else level + own
-    named = {
-        "padding_mask": padding_mask,
-        "level": level,
-        "gate": tensors.get("gate"),
-        "state": state,
-    }
-    return kernel_attention(q, k, tensors["v"], **named)
+    named = {"padding_mask": padding_mask, "gate": tensors.get("gate"), "state": state}
+    return kernel_attention(q, k, tensors["v"], level=level, **named)
 
 
 def inside(tensors, by, padding_mask=None, state=None):
@@ -86,8 +81,7 @@ def test_maps_inside_the_sums_are_those_before_them(name, length, logs, padded, 
         sums = proper(state)
         total = (y * weight).sum() + 0.1 * sums.square().sum()
         found.append([y * shown, sums, *torch.autograd.grad(total, [*tensors.values()])])
-    for one, other in zip(*found, strict=True):
-        close(one, other, 1e-8)
+    close(*found, 1e-8)
 
 
 @pytest.mark.parametrize("levels", [False, True])
@@ -102,9 +96,8 @@ def test_one_token_after_another_is_mapped_too(name, levels):
     close(proper(state), proper(wanted), 1e-10)
 
 
-@pytest.mark.parametrize("name", MAPS)
-def test_the_operator_keeps_its_promises(name):
-    tensors, by = given(name, 70)
+def test_the_operator_keeps_its_promises():
+    tensors, by = given("hyperbolic", 70)
     like = {"device": "cpu", "dtype": torch.float64}
     empty = KernelState.empty((B, H), by.features, D, True, **like)
     arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *POSITIVE, *by)

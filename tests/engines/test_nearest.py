@@ -34,12 +34,13 @@ def test_the_largest_are_those_of_a_whole_sort(size: int, count: int) -> None:
     assert torch.equal(found.keys, expected.indices[..., :count])
 
 
+SIZES = [(1, 40, 4), (5, 37, 3), (6, 3, 3), (2, 60, 25)]
+
+
 @pytest.mark.parametrize(("block", "budget"), [(8192, 1 << 22), (16, 64), (7, 1), (1, 100)])
-@pytest.mark.parametrize(
-    ("length", "size", "count"), [(1, 40, 4), (5, 37, 3), (6, 3, 3), (2, 60, 25)]
-)
+@pytest.mark.parametrize(("length", "size", "count"), SIZES)
 def test_nearest_is_a_sort_of_all_visible_products(
-    block: int, budget: int, length: int, size: int, count: int, monkeypatch: pytest.MonkeyPatch
+    block, budget, length, size, count, monkeypatch
 ) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(module, "BUDGET", budget)
@@ -83,9 +84,8 @@ def test_keys_in_any_order_of_their_scores(order: str, monkeypatch: pytest.Monke
     + [(length, 90, 7, 16, 1 << 10) for length in (1, 16, 17)],
 )
 def test_keys_of_any_precision_and_number_are_those_of_a_sort(
-    length: int, size: int, count: int, block: int, budget: int, dtype: torch.dtype,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    length, size, count, block, budget, dtype, monkeypatch
+) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     monkeypatch.setattr(module, "BUDGET", budget)
     q, k = normal(1, length, 6), normal(1, size, 6).to(dtype)
@@ -96,9 +96,7 @@ def test_keys_of_any_precision_and_number_are_those_of_a_sort(
 
 
 @pytest.mark.parametrize(("length", "most"), [(20, 2048), (4, 1024)])
-def test_products_are_asked_in_pieces_within_the_budget(
-    length: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_products_are_asked_in_pieces_within_the_budget(length, most, monkeypatch) -> None:
     """Half of it for few queries, whose products may be written twice."""
     sizes = []
     meet = module.Best.meet

@@ -14,7 +14,7 @@ from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.kernel import attention as kernel
 from everyformer.engines.kernel import chunks
 from everyformer.engines.products import add_product, halves, plus_product, product
-from helpers import draw
+from helpers import draw, with_gradients
 from sequence_laws.operations import Operations
 
 LENGTH, HEADS, SIZE = 150, 2, 8
@@ -40,10 +40,8 @@ def kernel_attention(logs: str) -> tuple[Callable[..., Tensor], list[Tensor]]:
     more = [rounded(2, HEADS, LENGTH, seed=4)] if logs else []
 
     def attend(q: Tensor, k: Tensor, v: Tensor, *given: Tensor) -> Tensor:
-        named = (
-            {"gate": -given[0].abs()} if logs == "gate" else dict(zip([logs], given, strict=False))
-        )
-        return kernel.kernel_attention(q, k, v, **named)[0]
+        logged = -given[0].abs() if logs == "gate" else given[0] if logs else None
+        return kernel.kernel_attention(q, k, v, **({logs: logged} if logs else {}))[0]
 
     return attend, [by_heads(1).abs(), by_heads(2).abs(), by_heads(3), *more]
 
@@ -81,14 +79,10 @@ ENGINES: dict[str, Any] = {
 }
 
 
-def run(
-    attend: Callable[..., Tensor], inputs: Sequence[Tensor], dtype: torch.dtype
-) -> list[Tensor]:
+def run(attend: Any, inputs: Sequence[Tensor], dtype: torch.dtype) -> list[Tensor]:
     """Outputs and gradients, in ``dtype``."""
     given = [t.to(dtype).requires_grad_() for t in inputs]
-    y = attend(*given)
-    weight = draw(*y.shape, seed=9).to(y.dtype)
-    return [y.detach(), *torch.autograd.grad(y, given, weight)]
+    return with_gradients(attend(*given), given)
 
 
 @pytest.fixture
@@ -124,9 +118,8 @@ class Multiplied(Operations):
 
 
 def of_kernels(dtype: torch.dtype, gated: bool) -> None:
-    gate, top = (
-        (-by_heads(4)[..., 0].abs().to(dtype), torch.zeros(2, HEADS)) if gated else (None,) * 2
-    )
+    gate, top = -by_heads(4)[..., 0].abs().to(dtype), torch.zeros(2, HEADS)
+    gate, top = (gate, top) if gated else (None, None)
     q, k, v = (by_heads(n).abs().to(dtype) for n in (1, 2, 3))
     sums = torch.zeros(2, HEADS, SIZE, SIZE + 1)
     kernel._attend(q, k, v, None, None, gate, sums, top, "positive", 0.0, None, False)

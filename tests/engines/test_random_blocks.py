@@ -21,13 +21,9 @@ def walked(order: list[list[list[int]]], count: int, rules: Rules, length: int) 
     edges = set()
     for head, rows in enumerate(order):
         for row in set(range(length)) - always:
-            able = [
-                block
-                for block in rows[row]
-                if block < length
-                and block not in always
-                and (block < row - rules.half if rules.causal else abs(block - row) > rules.half)
-            ]
+            able = [block for block in rows[row] if block < length and block not in always]
+            far = {b: row - b if rules.causal else abs(row - b) for b in able}
+            able = [block for block in able if far[block] > rules.half]
             edges |= {(head, row, block) for block in able[:count]}
     return edges
 

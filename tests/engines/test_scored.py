@@ -1,7 +1,5 @@
 """The score engine: blocks equal the whole, and columns and pairs are each other's adjoint."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -12,7 +10,7 @@ from everyformer.core.mask import Mask
 from everyformer.engines.softmax import blocks
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.visibility import Visibility
-from helpers import build_mixer, saved_bytes
+from helpers import build_mixer, covering, saved_bytes, with_gradients
 
 LENGTH = 19
 POSITIONS = [
@@ -58,9 +56,7 @@ def mixer(position, options, causal, **more):
 
 def results(made, x, mask, seen):
     torch.manual_seed(5)
-    y = made(x, mask=mask).y * seen
-    weights = torch.randn(y.shape, generator=torch.Generator().manual_seed(2)).double()
-    return y, torch.autograd.grad((y * weights).sum(), [x, *made.parameters()], allow_unused=True)
+    return with_gradients(made(x, mask=mask).y * seen, [x, *made.parameters()])
 
 
 @pytest.mark.parametrize("chosen", POSITIONS, ids=str)
@@ -69,19 +65,17 @@ def test_blocks_equal_the_whole(chosen, causal, monkeypatch):
     position, options, more = (*chosen, {})[:3]
     made = mixer(position, options, causal, kv_heads=1, sink=True, **more)
     x = torch.randn(2, LENGTH, 12).double().requires_grad_()
-    # each mask with two of the cuts, each cut with two masks or three
-    for n, (name, mask) in enumerate(masks().items()):
+    # each mask with each of the cuts, of one position or another
+    for n, (name, mask) in enumerate(masks().items(), POSITIONS.index(chosen)):
         padding_mask = None if mask is None else mask.padding_mask
         seen = 1.0 if padding_mask is None else padding_mask[..., None].double()
         monkeypatch.setattr(blocks, "BLOCK", 1 << 20)
         whole = results(made, x, mask, seen)
-        for size, rows, saved in (CUTS[n % len(CUTS)], CUTS[(n + 2) % len(CUTS)]):
-            monkeypatch.setattr(blocks, "BLOCK", size)
-            monkeypatch.setattr(blocks, "ROWS", rows)
-            monkeypatch.setattr(blocks, "SAVED", saved)
-            got = results(made, x, mask, seen)
-            where = f"{name} in blocks of {size}, {rows}, {saved}"
-            torch.testing.assert_close(got, whole, msg=where)
+        cut = dict(zip(("BLOCK", "ROWS", "SAVED"), CUTS[n % len(CUTS)], strict=True))
+        for what, number in cut.items():
+            monkeypatch.setattr(blocks, what, number)
+        got = results(made, x, mask, seen)
+        torch.testing.assert_close(got, whole, msg=f"{name} in blocks of {cut}")
 
 
 def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch):
@@ -97,8 +91,7 @@ def test_weights_and_log_sums_of_long_calls_are_those_of_short_ones(monkeypatch)
     torch.testing.assert_close((made.scores.weights(*given), made.scores.log_sums(*given)), short)
 
 
-@pytest.mark.parametrize("chosen", [("rope", {}), *POSITIONS], ids=str)
-@pytest.mark.parametrize("more", [{}, {"softcap": 2.0}], ids=str)
+@covering(chosen=[("rope", {}), *POSITIONS], more=[{}, {"softcap": 2.0}])
 def test_a_query_that_sees_nothing_weighs_nothing_and_reads_zeros(chosen, more, monkeypatch):
     made, at = mixer(*chosen[:2], False, **more), torch.arange(LENGTH)[None]
     q, k, v = (torch.randn(2, 3, LENGTH, 4).double() for _ in range(3))
@@ -171,43 +164,6 @@ def test_what_is_held_for_the_backward_pass_stays_within_the_budget(saved, share
     assert share * pairs <= held < (2 * share + 0.6) * pairs
 
 
-@pytest.mark.parametrize("regular", [True, False])
-@pytest.mark.parametrize(("length", "source"), [(1, 1), (1, 7), (2, 2), (5, 9), (9, 9)])
-def test_collect_is_the_adjoint_of_lay_and_both_put_distances_where_they_belong(
-    length, source, regular
-):
-    keys = torch.arange(source)[None]
-    pairs = Pairs.of(keys[:, source - length :], keys, regular=regular)
-    columns = pairs.span().double().expand(2, 3, length, -1).contiguous().requires_grad_()
-    laid = pairs.lay(columns)
-    assert torch.equal(laid, pairs.distances()[:, None].expand(2, 3, -1, -1).double())
-    numbers = torch.randn(2, 3, length, source).double().requires_grad_()
-    collected = pairs.collect(numbers)
-    torch.testing.assert_close((collected * columns).sum(), (numbers * laid).sum())
-    (back,) = torch.autograd.grad(laid, columns, numbers)
-    torch.testing.assert_close(back, collected)
-    (back,) = torch.autograd.grad(collected, numbers, columns)
-    torch.testing.assert_close(back, laid)
-
-
-@pytest.mark.parametrize("regular", [True, False])
-@pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 7), (2, 9)])
-def test_a_block_reads_its_part_of_the_tables(queries, keys, regular):
-    slots = torch.arange(keys)[None] + 11
-    where = Pairs.of(slots[:, keys - queries :], slots, regular=regular)
-    table, by_query = torch.randn(2, where.columns), torch.randn(3, 2, queries, where.columns)
-    column = where.farthest - where.distances()[0]
-    laid = by_query.gather(-1, column.expand(3, 2, -1, -1))
-    for first, last in itertools.combinations(range(queries + 1), 2):
-        seen = keys - queries + last
-        part = where.block(slice(None), first, last, seen)
-        whole = table[:, column][..., first:last, :seen]
-        assert torch.equal(part.of_cut(part.cut(where.tile(table)))[0], whole)
-        rows = by_query[:, :, first:last]
-        rows = part.take(rows) if regular else rows
-        assert torch.equal(part.lay(rows), laid[..., first:last, :seen])
-
-
 @pytest.mark.parametrize(("queries", "keys"), [(1, 1), (1, 5), (4, 4), (3, 8)])
 def test_the_shift_puts_distances_at_pairs(queries, keys):
     scores = torch.randn(2, 3, queries, queries + keys - 1, dtype=torch.float64, requires_grad=True)
@@ -224,16 +180,3 @@ def test_the_shift_puts_distances_at_pairs(queries, keys):
 def test_a_shift_of_too_few_distances_is_refused(shape):
     with pytest.raises(ShapeError, match="with L and S of at least 1"):
         ef.functional.relative_shift(torch.zeros(shape))
-
-
-@pytest.mark.parametrize("first", [0, 2, 8, 20])
-@pytest.mark.parametrize("after", [0, 3, 20])
-def test_narrowed_is_the_adjoint_of_widen_and_ends_serve_the_rest(first, after):
-    here = torch.arange(9)[None]
-    pairs = Pairs.of(here, here, regular=True)
-    table = torch.arange(first, -after - 1, -1).double().expand(2, -1)
-    wide = pairs.widen(table, first)
-    assert torch.equal(wide[0], pairs.span().clamp(-after, first).double())
-    columns = torch.randn(2, 17).double()
-    narrow = pairs.narrowed(columns, first, table.shape[1])
-    torch.testing.assert_close((narrow * table).sum(), (wide * columns).sum())

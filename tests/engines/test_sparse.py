@@ -7,14 +7,11 @@ import torch
 from torch.testing import assert_close
 
 import everyformer as ef
+import helpers
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.softmax.scored import Scores
 from everyformer.engines.sparse import branches
-from everyformer.engines.sparse.attention import (
-    BACKENDS,
-    by_flex,
-    sparse_attention,
-)
+from everyformer.engines.sparse.attention import BACKENDS, by_flex, sparse_attention
 from everyformer.engines.sparse.by_torch import by_parts
 from everyformer.engines.sparse.layouts import Tables
 from everyformer.engines.sparse.patterns import (
@@ -106,24 +103,22 @@ def literal(q, k, v, mask):
 
 
 def with_gradients(y, inputs, padding_mask=None):
-    torch.manual_seed(0)
-    g = torch.randn(y.shape, dtype=y.dtype, device=y.device)
-    if padding_mask is not None:
-        y, g = y * padding_mask[:, None, :, None], g * padding_mask[:, None, :, None]
-    return [y, *torch.autograd.grad(y, inputs, g, retain_graph=True, materialize_grads=True)]
+    real = 1 if padding_mask is None else padding_mask[:, None, :, None]
+    return helpers.with_gradients(y * real, inputs)
 
 
-@pytest.mark.parametrize("length", [1, 2, 7, 43, 300])
 @pytest.mark.parametrize("name", NAMES)
-def test_units_equal_the_mask(name, length):
-    inputs = heads(length)
-    want = with_gradients(literal(*inputs, PLANS[name].mask(length, HEADS)), inputs)
-    for backend in ("dense", "blocked"):
-        got = sparse_attention(*inputs, PLANS[name], backend=backend)
-        assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
-    rows = [t.transpose(1, 2) for t in inputs]
-    got = by_parts(*rows, None, PLANS[name], Scores(1 / math.sqrt(SIZE)))[0].transpose(1, 2)
-    assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+def test_units_equal_the_mask(name):
+    for length in (1, 2, 7, 23, 193):
+        inputs, plan = heads(length), PLANS[name]
+        want = with_gradients(literal(*inputs, plan.mask(length, HEADS)), inputs)
+        rows = [t.transpose(1, 2) for t in inputs]
+        found = [sparse_attention(*inputs, plan, backend=b) for b in ("dense", "blocked")]
+        found += [by_parts(*rows, None, plan, Scores(1 / math.sqrt(SIZE)))[0].transpose(1, 2)]
+        for got in found:
+            assert_close(with_gradients(got, inputs), want, rtol=0, atol=1e-12)
+        if length == 23:
+            assert_close(ef.reference.sparse_attention(*inputs, plan), want[0], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("padded", [False, True])
@@ -190,13 +185,6 @@ def test_a_table_is_gathered_a_head_at_a_time(monkeypatch):
         assert taken == [most] * calls  # keys and values, forward and backward
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_units_equal_the_literal_equation(name):
-    inputs = heads(23)
-    got = ef.functional.sparse_attention(*inputs, PLANS[name], backend="blocked")
-    assert_close(got, ef.reference.sparse_attention(*inputs, PLANS[name]), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("name", [n for n in NAMES if PLANS[n].causal])
 def test_needed_keys_are_those_that_a_later_query_sees(name):
     mask = PLANS[name].mask(60, HEADS)
@@ -208,8 +196,13 @@ def test_needed_keys_are_those_that_a_later_query_sees(name):
             assert not bool(later[: max(0, now - PLANS[name].span)].any())
 
 
-@pytest.mark.parametrize("position", ["alibi", "t5-relative", "shaw", "xl-relative"])
-@pytest.mark.parametrize("name", NAMES)
+ACTING = ["alibi", "t5-relative", "shaw", "xl-relative"]
+
+
+# each plan with a position that is added to scores and one of vectors
+@pytest.mark.parametrize(
+    ("name", "position"), [(n, ACTING[(k + at) % 4]) for k, n in enumerate(NAMES) for at in (0, 2)]
+)
 def test_positions_that_act_on_scores_are_those_of_the_dense_form(name, position):
     plan = PLANS[name]
     torch.manual_seed(0)
@@ -261,8 +254,7 @@ def test_flex_attention_has_the_same_mask(name):
 
 def test_heads_come_back_in_their_order():
     """Five heads of three kinds: heads in groups are no order that is its own inverse."""
-    unions = [(Near(before=width),) for width in (1, 4, 9, 1, 4)]
-    plan = SparsePlan(tuple(unions))
+    plan = SparsePlan(tuple((Near(before=width),) for width in (1, 4, 9, 1, 4)))
     q, k, v = (torch.randn(2, 21, 5, SIZE, dtype=torch.float64) for _ in range(3))
     got = by_parts(q, k, v, None, plan, Scores())[0].transpose(1, 2)
     want = literal(*(t.transpose(1, 2) for t in (q, k, v)), plan.mask(21, 5))
@@ -273,11 +265,9 @@ def test_heads_come_back_in_their_order():
 def test_flex_attention_on_a_gpu():
     draw = torch.Generator().manual_seed(0)
     inputs = [torch.randn(2, 2, 300, 32, generator=draw).cuda().requires_grad_() for _ in "qkv"]
-    results = [
-        with_gradients(sparse_attention(*inputs, PLANS["strided"], backend=b), inputs)
-        for b in ("flex", "dense")
-    ]
-    assert_close(*results, rtol=0, atol=1e-4)
+    ways = [sparse_attention(*inputs, PLANS["strided"], backend=b) for b in ("flex", "dense")]
+    found = [[y, *torch.autograd.grad(y.square().sum(), inputs)] for y in ways]
+    assert_close(*found, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", ["strided", "window and a table", "summaries alone"])
@@ -294,16 +284,18 @@ def test_channels_may_lie_apart_and_values_be_of_another_size(name):
     assert_close([got, *found[0]], [want, *found[1]], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("length", [12, 13, 14, 20, 21, 40, 42, 43])
-@pytest.mark.parametrize("name", NAMES)
-def test_heads_may_lie_side_by_side_as_projections_give_them(name, length):
+SOME = [(12, 21, 43), (13, 40), (14, 20, 42)]
+
+
+@pytest.mark.parametrize(("name", "lengths"), [(n, SOME[k % 3]) for k, n in enumerate(NAMES)])
+def test_heads_may_lie_side_by_side_as_projections_give_them(name, lengths):
     """Blocks are picked where they lie, whether the last of them is full or not."""
-    torch.manual_seed(length)
-    every = torch.randn(2, length, 3 * HEADS, SIZE, dtype=torch.float64, requires_grad=True)
-    inputs = [t.transpose(1, 2) for t in every.chunk(3, 2)]
-    got = sparse_attention(*inputs, PLANS[name], backend="blocked")
-    want = literal(*inputs, PLANS[name].mask(length, HEADS))
-    assert_close(with_gradients(got, [every]), with_gradients(want, [every]), rtol=0, atol=1e-12)
+    for length in lengths:
+        every = helpers.draw(2, length, 3 * HEADS, SIZE, seed=length).requires_grad_()
+        inputs = [t.transpose(1, 2) for t in every.chunk(3, 2)]
+        got = sparse_attention(*inputs, PLANS[name], backend="blocked")
+        want = literal(*inputs, PLANS[name].mask(length, HEADS))
+        assert_close(*(with_gradients(y, [every]) for y in (got, want)), rtol=0, atol=1e-12)
 
 
 def test_windows_cost_as_many_operations_as_they_have_keys():
@@ -343,11 +335,10 @@ def test_calls_that_cannot_be_are_refused(shapes, plan, backend, error, says):
         sparse_attention(*map(torch.zeros, shapes), PLANS[plan], backend=backend)
 
 
-@pytest.mark.parametrize("scores", [Scores(softcap=5.0), Scores(sink=torch.zeros(HEADS))])
-def test_scores_of_a_plan_have_no_softcap_and_no_sink(scores):
-    q, k, v = (torch.zeros(1, HEADS, 8, SIZE) for _ in range(3))
-    with pytest.raises(UnsupportedError, match="no softcap and no sink"):
-        sparse_attention(q, k, v, PLANS["strided"], scores=scores)
+def test_scores_of_a_plan_have_no_softcap_and_no_sink():
+    for scores in (Scores(softcap=5.0), Scores(sink=torch.zeros(HEADS))):
+        with pytest.raises(UnsupportedError, match="no softcap and no sink"):
+            sparse_attention(*heads(8), PLANS["strided"], scores=scores)
 
 
 @pytest.mark.parametrize("backend", ["blocked", "auto"])

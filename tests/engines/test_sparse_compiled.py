@@ -25,14 +25,10 @@ def test_the_operator_equals_the_units(name, padded):
     rows = [t.transpose(1, 2) for t in heads(43)]
     lengths = LENGTHS if padded else None
     padding_mask = torch.arange(43) < LENGTHS[:, None] if padded else None
-    got, want = (
-        with_gradients(y.transpose(1, 2), rows, padding_mask)
-        for y in (
-            opaque_parts(*rows, lengths, PLANS[name], Scores(SCALE)),
-            by_parts(*rows, lengths, PLANS[name], Scores(SCALE))[0],
-        )
-    )
-    assert_close(got, want, rtol=0, atol=1e-12)
+    given = *rows, lengths, PLANS[name], Scores(SCALE)
+    ways = opaque_parts(*given), by_parts(*given)[0]
+    found = (with_gradients(y.transpose(1, 2), rows, padding_mask) for y in ways)
+    assert_close(*found, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["window and globals", "window and a table", "head by head"])
@@ -46,15 +42,9 @@ def test_what_a_position_learned_by_distance_gets_its_gradient(name):
     for weight in learned:
         torch.nn.init.normal_(weight)
     rows = [t.transpose(1, 2) for t in heads(43)]
-    rule = Scores(SCALE, position=made)
-    got, want = (
-        with_gradients(y, [*rows, *learned])
-        for y in (
-            opaque_parts(*rows, None, PLANS[name], rule),
-            by_parts(*rows, None, PLANS[name], rule)[0],
-        )
-    )
-    assert_close(got, want, rtol=0, atol=1e-12)
+    given = *rows, None, PLANS[name], Scores(SCALE, position=made)
+    ways = opaque_parts(*given), by_parts(*given)[0]
+    assert_close(*(with_gradients(y, [*rows, *learned]) for y in ways), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["strided", "window and globals", "head by head"])

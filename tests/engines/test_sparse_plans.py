@@ -8,11 +8,7 @@ from test_sparse import HEADS, NAMES, PLANS, heads, layers_to
 from torch.testing import assert_close
 
 from everyformer.core.errors import GeneError, ShapeError
-from everyformer.engines.sparse.attention import (
-    SQUARE,
-    _kept_blocks,
-    sparse_attention,
-)
+from everyformer.engines.sparse.attention import SQUARE, _kept_blocks, sparse_attention
 from everyformer.engines.sparse.patterns import (
     Blocks,
     BlockTable,
@@ -25,12 +21,11 @@ from everyformer.engines.sparse.plan import SparsePlan
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_plan_is_complete_if_and_only_if_it_shows_every_pair(name):
-    plan = PLANS[name]
-    every = torch.ones(43, 43, dtype=torch.bool)
-    assert plan.complete == bool(
-        (plan.mask(43, HEADS) == (every.tril() if plan.causal else every)).all()
-    )
+def test_a_plan_is_its_text_and_complete_if_and_only_if_it_shows_every_pair(name):
+    plan, every = PLANS[name], torch.ones(43, 43, dtype=torch.bool)
+    shown = plan.mask(43, HEADS) == (every.tril() if plan.causal else every)
+    assert plan.complete == bool(shown.all())
+    assert SparsePlan.from_text(plan.text) == plan
 
 
 @pytest.mark.parametrize("tokens", [(), (0,), (4,), (0, 5, 6, 7), (9, 3, 3, 2), (11, 40)])
@@ -45,8 +40,10 @@ def test_global_tokens_are_those_that_are_named(tokens):
     assert torch.equal(queries, named.T)
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("length", [1, 43, 128, 300])
+LENGTHS = [(n, (1, 43, 128, 300)[(k + at) % 4]) for k, n in enumerate(NAMES) for at in (0, 2)]
+
+
+@pytest.mark.parametrize(("name", "length"), LENGTHS)
 def test_squares_of_flex_attention_are_those_of_the_mask(name, length):
     """Some pairs of a listed square are visible, all of a full one, none of the others."""
     plan, count = PLANS[name], -(-length // SQUARE)
@@ -67,11 +64,6 @@ def test_squares_of_flex_attention_are_those_of_the_mask(name, length):
     assert asked.full_kv_num_blocks is None
     assert torch.equal(listed(asked.kv_num_blocks, asked.kv_indices), some)
     assert _kept_blocks(plan.text, HEADS, length, torch.device("cpu"), True) is asked
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_plan_is_its_text(name):
-    assert SparsePlan.from_text(PLANS[name].text) == PLANS[name]
 
 
 def test_distances_are_the_layers_after_which_a_token_is_reached():
@@ -107,13 +99,9 @@ def test_patterns_that_cannot_be_are_refused(make, error, says):
         make()
 
 
-def test_density_counts_pairs():
-    assert SparsePlan.of(Near()).density(10) == 1
+def test_density_counts_pairs_and_a_drawing_has_a_line_a_query():
     assert SparsePlan.of(Near(before=0)).density(10) == 10 / 55
     assert SparsePlan.of(Blocks(size=5, causal=False)).density(10) == 0.5
-
-
-def test_a_drawing_has_a_line_a_query():
     assert SparsePlan.of(Near(before=1)).draw(3) == "#..\n##.\n.##"
 
 

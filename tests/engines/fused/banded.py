@@ -93,10 +93,7 @@ def test_averages_and_gradients(case):
 
 @pytest.mark.parametrize(
     ("case", "scales"),
-    [
-        ("after a carried average", (300.0, 1.0)),
-        ("the same, causal", (1.0, 300.0)),
-    ],
+    [("after a carried average", (300.0, 1.0)), ("the same, causal", (1.0, 300.0))],
 )
 def test_keys_and_biases_of_any_range(case, scales):
     # at a distance of hundreds the log-sum itself has an error of 1e-5, and weights with it
@@ -167,8 +164,5 @@ def test_numbers_with_gaps_between_them():
     o, lse = forward(k, v, bias, *rest)
     agree((o, lse), literal(k, v, bias, *rest), 3e-6)
     g = torch.ones(()).expand_as(o)
-    agree(
-        backward(k, v, bias, o, lse, g, *rest),
-        backward(k, v, bias, o, lse, g.contiguous(), *rest),
-        0,
-    )
+    found = (backward(k, v, bias, o, lse, each, *rest) for each in (g, g.contiguous()))
+    agree(*found, 0)

@@ -158,17 +158,13 @@ def test_a_layer_by_kernels_is_the_layer_in_blocks(case, causal, monkeypatch):
         ({"attention_dropout": 0.5}, {}),
         ({"position_options": {"queries": True}}, {}),
         ({}, {"mask": Mask(padding_mask=torch.arange(9)[None] != 4)}),
-        (
-            {"causal": False},
-            {"mask": Mask(attention_mask=torch.ones(9, 9, dtype=torch.bool).tril())},
-        ),
+        ({"causal": False}, {"mask": Mask(attention_mask=torch.ones(9, 9).bool().tril())}),
     ],
 )
 def test_what_kernels_do_not_know_goes_through_blocks(options, given, monkeypatch):
     monkeypatch.setattr(scored, "able", lambda q, k, v: True)
-    mixer = ef.create_mixer(
-        "attention", **{"width": 12, "heads": 2, "causal": True, "position": "shaw", **options}
-    )
+    sizes = {"width": 12, "heads": 2, "causal": True, "position": "shaw"}
+    mixer = ef.create_mixer("attention", **{**sizes, **options})
     with watched() as ways:
         mixer(torch.randn(1, 9, 12), **given)
     assert "kernels of distances" not in {way.name for way in ways}

@@ -17,7 +17,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.tally import tallied
 from everyformer.genes.depth._leaving import HELD
 from everyformer.genes.depth.early_exits import reading_prompt, set_threshold
-from helpers import close
+from helpers import build_model, close, covering, in_pieces, shifted
 from sequence_laws.flops import count_flops
 
 VOCABULARY, LENGTH, LAYERS = 23, 17, 5
@@ -38,23 +38,17 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 
 def model(depth: str = "calm", member: str = "rope", **given: Any) -> Any:
     """A language model in float64 whose weights are far from where they start."""
-    torch.manual_seed(3)
     keys = ("position", "wiring", "block", "window", "layers", "tie", "norm", "kv_heads")
     sizes = {key: given.pop(key) for key in keys if key in given}
-    made = ef.create_model(
-        member, vocabulary=VOCABULARY, width=16, heads=2, max_length=200, depth=depth,
+    return shifted(build_model(
+        member, seed=3, vocabulary=VOCABULARY, width=16, heads=2, max_length=200, depth=depth,
         depth_options=given, **{"layers": LAYERS, **sizes},
-    ).double()  # fmt: skip
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.add_(0.3 * torch.randn_like(parameter))
-    return made.eval()
+    ))  # fmt: skip
 
 
 def text(rows: int = 3, length: int = LENGTH, seed: int = 0) -> Tensor:
-    return torch.randint(
-        0, VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(0, VOCABULARY, (rows, length), generator=generator)
 
 
 def left(made: Any, tokens: Tensor, **given: Any) -> Tensor:
@@ -65,23 +59,13 @@ def left(made: Any, tokens: Tensor, **given: Any) -> Tensor:
     return found
 
 
-def stepped(made: Any, tokens: Tensor, sizes: tuple[int, ...]) -> Tensor:
-    """Logits of a text read in pieces."""
-    state, found = made.init_state(len(tokens)), []
-    for part in tokens.split(sizes, 1):
-        out = made(part, state=state)
-        state = out.state
-        found.append(out.logits)
-    return torch.cat(found, 1)
-
-
 @torch.inference_mode()
 @pytest.mark.parametrize(("depth", "options"), RULES, ids=str)
 def test_a_stream_leaves_where_the_whole_text_does(depth: str, options: dict[str, Any]) -> None:
     made, tokens = model(depth, **options), text()
     whole = made(tokens).logits
     for sizes in ((1,) * LENGTH, (9, 8), (1, 5, 1, 1, 9)):
-        close(stepped(made, tokens, sizes), whole)
+        close(in_pieces(made, tokens, sizes)[0], whole)
     if options.get("exits") != "fixed":
         assert len(left(made, tokens).unique()) > 1
 
@@ -95,8 +79,7 @@ def by_hand(made: Any, tokens: Tensor, at: Tensor, mask: Mask | None = None) -> 
 
 
 @torch.inference_mode()
-@pytest.mark.parametrize("position", ["rope", "alibi", "t5-relative", "learned", None])
-@pytest.mark.parametrize("wiring", ["pre", "post"])
+@covering(position=["rope", "alibi", "t5-relative", "learned", None], wiring=["pre", "post"])
 def test_what_left_is_copied_to_deeper_layers(position: Any, wiring: str) -> None:
     made = model("depth-adaptive", exits="random", position=position, wiring=wiring)
     tokens = text()
@@ -112,17 +95,12 @@ def test_padding_and_documents_change_nothing(depth: str, options: dict[str, Any
     alone = made(tokens[:1, :12]).logits
     padded = torch.cat((text(1, 5, seed=4), tokens[:1, :12]), 1)
     padding_mask = torch.arange(LENGTH)[None] >= torch.tensor([[5], [0]])
-    both = made(torch.cat((padded, tokens[1:])), mask=Mask(padding_mask=padding_mask)).logits
+    rows = torch.cat((padded, tokens[1:]))
+    both = made(rows, mask=Mask(padding_mask=padding_mask)).logits
     close(both[:1, 5:], alone)
     close(both[1:], made(tokens[1:]).logits)
-    state = made.init_state(2)
-    first = made(
-        torch.cat((padded, tokens[1:]))[:, :7],
-        mask=Mask(padding_mask=padding_mask[:, :7]),
-        state=state,
-    )
-    later = made(torch.cat((padded, tokens[1:]))[:, 7:], state=first.state).logits
-    close(later, both[:, 7:])
+    first = made(rows[:, :7], mask=Mask(padding_mask=padding_mask[:, :7]), state=made.init_state(2))
+    close(made(rows[:, 7:], state=first.state).logits, both[:, 7:])
     if "decay" not in options and options.get("exits") != "random":
         packed = torch.cat((tokens[:1, :12], tokens[1:, :5]), 1)
         documents = torch.tensor([[0] * 12 + [1] * 5])
@@ -156,7 +134,7 @@ def test_exits_at_the_last_layer_are_the_plain_model() -> None:
         plain.load_state_dict(made.state_dict(), strict=False)
         assert torch.equal(made(tokens).logits, plain.eval()(tokens).logits)
         assert left(made, tokens).unique().tolist() == [LAYERS]
-        close(stepped(made, tokens, (1,) * LENGTH), plain(tokens).logits)
+        close(in_pieces(made, tokens, 1)[0], plain(tokens).logits)
 
 
 @torch.inference_mode()
@@ -189,16 +167,12 @@ def confidences(made: Any, kind: str, tokens: Tensor) -> np.ndarray:
         p = np.exp(y @ weight.T)
         p = np.sort(p / p.sum(-1, keepdims=True), -1)
         lengths = np.linalg.norm(h, axis=-1) * np.linalg.norm(before, axis=-1)
-        found.append(
-            {
-                "softmax-difference": p[..., -1] - p[..., -2],
-                "softmax-maximum": p[..., -1],
-                "saturation": (h * before).sum(-1) / lengths if n > 1 else np.zeros(p.shape[:2]),
-                "classifier": 1 / (1 + np.exp(-(y @ made.stack.depth.weight.numpy() + 0.25)))
-                if kind == "classifier"
-                else None,
-            }[kind]
-        )
+        if kind == "classifier":
+            found.append(1 / (1 + np.exp(-(y @ made.stack.depth.weight.numpy() + 0.25))))
+        elif kind == "saturation":
+            found.append((h * before).sum(-1) / lengths if n > 1 else np.zeros(p.shape[:2]))
+        else:
+            found.append(p[..., -1] - (p[..., -2] if kind == "softmax-difference" else 0))
     return np.stack(found)
 
 
@@ -212,7 +186,7 @@ def test_the_first_layer_that_is_sure_is_the_exit(kind: str) -> None:
     if kind == "classifier":
         made.stack.depth.bias.fill_(0.25)
     # of one token nothing is copied, so that a pass through all layers says how sure each is
-    for seed in range(12):
+    for seed in range(8):
         tokens = text(1, 1, seed=seed)
         sure = confidences(made, kind, tokens)[:, 0, 0]
         for threshold in (0.02, 0.2, 0.6, 0.9):
@@ -255,7 +229,7 @@ ASKED = [
 @torch.inference_mode()
 @pytest.mark.parametrize(("first_exit", "every", "expected"), ASKED)
 def test_first_exit_and_every_say_which_layers_are_asked(
-    first_exit: int, every: int, expected: list[int], monkeypatch: pytest.MonkeyPatch
+    first_exit, every, expected, monkeypatch
 ) -> None:
     made = model(threshold=0.5, first_exit=first_exit, every=every, layers=9)
     asked: list[int] = []
@@ -363,23 +337,20 @@ def test_what_exits_contradict(member: str, task: str, options: dict[str, Any], 
         ef.create_model(member, task, **{"depth": "depth-adaptive", **sizes, **options})
 
 
-@pytest.mark.parametrize(
-    ("depth", "options", "told"),
-    [
-        ("calm", {"threshold": 1.2}, "at least 0 and at most 1"),
-        ("calm", {"threshold": -0.1}, "at least 0 and at most 1"),
-        ("calm", {"decay": -1.0}, "at least 0"),
-        ("calm", {"learns": "classifier"}, "confidence"),
-        ("depth-adaptive", {"thresholds": (0.5, 0.5)}, "5 layers have 4 but the last"),
-        ("depth-adaptive", {"exits": "fixed", "threshold": 0.5}, "exits"),
-    ],
-)
-def test_options_out_of_bounds(depth: str, options: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        model(depth, **options)
+BOUNDS: list[tuple[str, dict[str, Any], str]] = [
+    ("calm", {"threshold": 1.2}, "at least 0 and at most 1"),
+    ("calm", {"threshold": -0.1}, "at least 0 and at most 1"),
+    ("calm", {"decay": -1.0}, "at least 0"),
+    ("calm", {"learns": "classifier"}, "confidence"),
+    ("depth-adaptive", {"thresholds": (0.5, 0.5)}, "5 layers have 4 but the last"),
+    ("depth-adaptive", {"exits": "fixed", "threshold": 0.5}, "exits"),
+]
 
 
-def test_thresholds_are_of_models_that_have_some() -> None:
+def test_thresholds_are_within_bounds_and_of_models_that_have_some() -> None:
+    for depth, options, told in BOUNDS:
+        with pytest.raises(ConfigError, match=told):
+            model(depth, **options)
     plain = ef.create_model("rope", vocabulary=9, width=16, heads=2, layers=2, max_length=20)
     with pytest.raises(ConfigError, match="no early exits"):
         set_threshold(plain, 0.5)

@@ -1,13 +1,17 @@
 """The Compressive Transformer's memory by its identities, with contents traced by their numbers."""
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError
+from everyformer.core.mask import Mask
 from everyformer.genes.memory.base import Segment
 from everyformer.genes.memory.compressive import CompressiveMemory
+from helpers import close, in_pieces
 
 LENGTH = 29
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -21,15 +25,6 @@ def model(memory="compressive", position="t5-relative", **options):
         if parameter.dim() >= 2 and "memory" not in name:
             torch.nn.init.normal_(parameter, std=0.25)
     return made.double()
-
-
-def in_segments(made, ids, size, targets=None):
-    state, logits = made.init_state(len(ids)), []
-    for first in range(0, ids.shape[1], size):
-        out = made(ids[:, first : first + size], state=state)
-        state = out.state.detach()
-        logits.append(out.logits)
-    return torch.cat(logits, 1), state
 
 
 def segment_of(x, places):
@@ -50,22 +45,17 @@ def remembered(sizes, **options):
     return held[: state.packed.x.shape[1]].tolist(), state.rows.keys[0, 0, :, 0].tolist()
 
 
-@pytest.mark.parametrize("size", [1, 4, 7])
-def test_without_compressed_rows_it_is_transformer_xl(size):
-    ours, xl = model(slots=6, compressed=0), model("segment", slots=6, same_length="never")
-    xl.load_state_dict(ours.state_dict(), strict=False)
-    assert torch.equal(in_segments(ours, IDS, size)[0], in_segments(xl.train(), IDS, size)[0])
+FUNCTIONS = [("mean", "t5-relative"), ("max", "rope"), ("most-used", "alibi"), ("mean", "rope")]
 
 
-@pytest.mark.parametrize("function", ["mean", "max", "most-used"])
-@pytest.mark.parametrize("position", ["t5-relative", "rope", "alibi"])
+@pytest.mark.parametrize(("function", "position"), FUNCTIONS)
 def test_at_rate_one_it_is_transformer_xl_with_both_memories(function, position):
     ours = model(position=position, slots=4, compressed=5, rate=1, function=function)
     xl = model("segment", position, slots=9, same_length="never")
     xl.load_state_dict(ours.state_dict(), strict=False)
     for size in (3, 4, 7):
-        theirs = in_segments(xl.train(), IDS, size)[0]
-        torch.testing.assert_close(in_segments(ours, IDS, size)[0], theirs)
+        theirs = in_pieces(xl.train(), IDS, size)[0]
+        torch.testing.assert_close(in_pieces(ours, IDS, size)[0], theirs)
 
 
 def test_rows_move_through_the_two_queues_in_order():
@@ -83,13 +73,6 @@ def test_lengths_that_do_not_divide_lose_and_mix_nothing(sizes):
     assert 4 <= len(rows) < 4 + 3
 
 
-def test_functions_do_what_their_names_say():
-    assert remembered([12], slots=4, compressed=9, rate=4, function="mean")[0] == [1.5, 5.5]
-    assert remembered([12], slots=4, compressed=9, rate=4, function="max")[0] == [3, 7]
-    # attention got is the position itself here: the latest of the leaving rows got most
-    assert remembered([12], slots=4, compressed=9, rate=4, function="most-used")[0] == [6, 7]
-
-
 def trained(**options):
     made = model(slots=4, compressed=6, rate=2, **options).train()
     state = made.init_state(2)
@@ -103,10 +86,8 @@ def trained(**options):
 
 def gradients(made, loss):
     found = torch.autograd.grad(loss, list(made.parameters()), allow_unused=True)
-    names = [name for name, _ in made.named_parameters()]
-    return {
-        n: 0.0 if g is None else float(g.abs().max()) for n, g in zip(names, found, strict=True)
-    }
+    found = [0.0 if g is None else float(g.abs().max()) for g in found]
+    return dict(zip(dict(made.named_parameters()), found, strict=True))
 
 
 @pytest.mark.parametrize("loss", ["attention", "auto-encoding"])
@@ -129,8 +110,8 @@ def test_the_models_loss_reaches_the_function_one_segment_back_when_asked():
     assert all(value > 0 for name, value in task.items() if ".memory.compress.reduce" in name)
     plain, _ = trained(reconstruction="none")
     plain.load_state_dict(made.state_dict())
-    asked = in_segments(made, IDS, 4)[0]
-    torch.testing.assert_close(asked, in_segments(plain, IDS, 4)[0])
+    asked = in_pieces(made, IDS, 4)[0]
+    torch.testing.assert_close(asked, in_pieces(plain, IDS, 4)[0])
 
 
 def test_attention_reconstruction_is_the_difference_of_contents():
@@ -185,7 +166,7 @@ def test_time_puts_a_row_in_the_middle_of_what_it_stands_for(position):
 def test_the_state_stops_growing():
     made, sizes = model(slots=4, compressed=6, rate=2).eval(), []
     for tokens in (8, 16, 20, 28):
-        sizes.append(in_segments(made, IDS[:, :tokens], 4)[1].nbytes)
+        sizes.append(in_pieces(made, IDS[:, :tokens], 4)[1].nbytes)
     assert sizes[0] < sizes[1] == sizes[2] == sizes[3]
 
 
@@ -194,3 +175,84 @@ def test_contradictions_are_refused():
         model(rate=0)
     with pytest.raises(GeneError, match="nothing to learn"):
         model(function="mean", gradient="one-segment")
+
+
+def mixer(**options):
+    torch.manual_seed(0)
+    sizes = {"width": 12, "heads": 3, "causal": True}
+    own = {"slots": 3, "compressed": 4, "rate": 2} | options
+    made = ef.create_mixer(
+        "attention", memory="compressive", memory_options=own, position="t5-relative",
+        position_options={"buckets": 32, "max_distance": 64}, **sizes,
+    )  # fmt: skip
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight, std=0.4)
+    return made.double()
+
+
+@pytest.mark.parametrize("reconstruction", ["attention", "auto-encoding"])
+@pytest.mark.parametrize("function", ["conv", "dilated"])
+def test_losses_are_those_of_the_rows_that_compress(function, reconstruction):
+    made = mixer(function=function, reconstruction=reconstruction).train()
+    text = torch.randn(1, 7, 12, generator=torch.Generator().manual_seed(3)).double()
+    alone = made(text, state=made.init_state(1)).losses["compression"]
+    x, padding_mask = torch.full((2, 9, 12), 1e3).double(), torch.zeros(2, 9, dtype=torch.bool)
+    x[0, 1:8], padding_mask[0, 1:8], padding_mask[1, 4:6] = text[0], True, True
+    padded = made(x, mask=Mask(padding_mask=padding_mask), state=made.init_state(2)).losses[
+        "compression"
+    ]
+    # a mean over rows counts the one that compresses nothing as 0
+    close(2 * padded, alone)
+    assert alone.item() > 1e-6
+
+
+@pytest.mark.parametrize("sizes", [(12, 1, 1), (9, 4, 2), (20, 2, 6)])
+def test_rows_that_were_used_most_are_as_far_as_they_are(sizes):
+    """Against attention over the very rows that are held, each at its own position."""
+    made = mixer(function="most-used", distance="time", slots=1, compressed=3)
+    plain = ef.create_mixer(
+        "attention", width=12, heads=3, causal=True, position="t5-relative",
+        position_options={"buckets": 32, "max_distance": 64},
+    ).double()  # fmt: skip
+    plain.load_state_dict(made.state_dict(), strict=False)
+    generator, state = torch.Generator().manual_seed(4), made.init_state(1)
+    for size in sizes:
+        x = torch.randn(1, size, 12, generator=generator).double()
+        rows = torch.cat((state.packed.x, state.rows.keys[:, 0], x), 1)
+        seen = int(state.num_tokens)
+        held = state.rows.keys.shape[2]
+        times = [*state.packed.times[0].tolist(), *range(seen - held, seen + size)]
+        text = torch.zeros(1, times[-1] + 1, 12).double()
+        padding_mask = torch.zeros(1, times[-1] + 1, dtype=torch.bool)
+        text[0, times] = rows[0]
+        padding_mask[0, times] = True
+        out = made(x, state=state)
+        shown = Mask(attention_mask=padding_mask[:, None, None])
+        torch.testing.assert_close(
+            out.y, plain.reference(text, mask=shown)[:, -size:], rtol=1e-9, atol=1e-10
+        )
+        state = out.state
+
+
+def test_splitting_prompts_by_length_changes_no_token():
+    torch.manual_seed(0)
+    made = ef.create_model(
+        "compressive", vocabulary=9, width=12, heads=3, layers=2, slots=2, compressed=2, rate=2,
+    ).double().eval()  # fmt: skip
+    for weight in made.parameters():
+        weight.data.add_(torch.randn_like(weight) * 0.4)
+    rows = [[1, 2, 3, 4, 5, 6, 7, 8, 1, 2], [3, 1, 4]]
+    ids = torch.tensor([rows[0], [0] * 7 + rows[1]])
+    padding_mask = torch.tensor([[True] * 10, [False] * 7 + [True] * 3])
+    state = made.init_state(2)
+    alone = [made.init_state(1), made.init_state(1)]
+    together = made(ids, mask=Mask(padding_mask=padding_mask), state=state)
+    own = [made(torch.tensor([row]), state=held) for row, held in zip(rows, alone, strict=True)]
+    for token in itertools.chain([1, 5], range(6)):
+        for row in (0, 1):
+            torch.testing.assert_close(
+                together.logits[row, -1], own[row].logits[0, -1], rtol=1e-9, atol=1e-10
+            )
+        new = torch.tensor([[token], [token]])
+        together = made(new, state=together.state)
+        own = [made(new[:1], state=part.state) for part in own]

@@ -12,6 +12,7 @@ from everyformer.core.errors import ConfigError, EveryformerError
 from everyformer.core.modules import memories_of
 from everyformer.genes.memory.memorizing import MemorizingMemory, MemorizingOptions, MemorizingState
 from everyformer.genes.memory.segment import SegmentMemory
+from helpers import in_pieces
 
 LENGTH = 37
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -61,7 +62,7 @@ def test_the_papers_defaults() -> None:
 
 @pytest.mark.parametrize(("layers", "store"), [(1, 1), (2, 2), (3, 3), (4, 3), (6, 5), (12, 9)])
 def test_one_layer_has_a_store_at_three_quarters_and_the_others_have_its_window(
-    layers: int, store: int
+    layers, store
 ) -> None:
     made = ef.create_model("memorizing", width=8, heads=1, layers=layers, slots=5)
     kinds = [type(memory) for memory in memories_of(made)]
@@ -110,25 +111,15 @@ def test_a_document_that_begins_inside_a_segment_sees_neither_store_nor_window_o
 @pytest.mark.parametrize("size", [1, 4, 7])
 def test_segments_of_any_length_give_one_pass_in_several_layers(size: int) -> None:
     made = model()
-    state, parts = made.init_state(2), []
-    for a in range(0, LENGTH, size):
-        out = made(IDS[:, a : a + size], state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), made(IDS).logits)
+    torch.testing.assert_close(in_pieces(made, IDS, size)[0], made(IDS).logits)
 
 
 def test_room_that_is_reserved_changes_nothing_and_the_store_stays_bounded() -> None:
     made, most = model(), 9
-    x = IDS.repeat(1, 4)
+    x = IDS.repeat(1, 2)
     with torch.no_grad():
-        state, parts = made.init_state(2).reserve(20), []
-        for at in range(x.shape[1]):
-            out = made(x[:, at : at + 1], state=state)
-            state = out.state
-            parts.append(out.logits)
-        whole = made(x).logits
-    torch.testing.assert_close(torch.cat(parts, 1), whole)
+        y, state = in_pieces(made, x, 1, made.init_state(2).reserve(20))
+        torch.testing.assert_close(y, made(x).logits)
     (store,) = (one for one in state.layers if isinstance(one, MemorizingState))
     assert most <= store.stored.keys.shape[2] <= 1.25 * (most + 4) + 1
 
@@ -228,26 +219,21 @@ def test_a_vanilla_model_becomes_one_that_begins_as_it_was() -> None:
         ({"combine": "add"}, ["combine", "gate", "joint"]),
     ],
 )
-def test_what_cannot_be_is_refused_with_both_sides(
-    options: dict[str, Any], words: list[str]
-) -> None:
+def test_what_cannot_be_is_refused_with_both_sides(options, words) -> None:
     with pytest.raises(ConfigError) as error:
         ef.create_model("memorizing", width=12, heads=2, layers=2, **options)
     for word in words:
         assert word in str(error.value)
 
 
-@pytest.mark.parametrize("position", ["alibi", "rope", "xl-relative", "shaw", None])
-@pytest.mark.parametrize("wiring", ["pre", "post", "reversible"])
+BESIDE = [("alibi", "pre"), ("rope", "post"), ("xl-relative", "reversible"), ("shaw", "pre")]
+
+
+@pytest.mark.parametrize(("position", "wiring"), [*BESIDE, (None, "reversible")])
 def test_it_lives_beside_any_position_and_wiring(position: str | None, wiring: str) -> None:
     own = {"reversible_output": "mean"} if wiring == "reversible" else {}
     made = model(layers=2, position=position, wiring=wiring, keep_position=True, **own)
-    state, parts = made.init_state(2), []
-    for piece in IDS.split(5, dim=1):
-        out = made(piece, state=state)
-        state = out.state
-        parts.append(out.logits)
-    torch.testing.assert_close(torch.cat(parts, 1), made(IDS).logits)
+    torch.testing.assert_close(in_pieces(made, IDS, 5)[0], made(IDS).logits)
 
 
 def test_pairs_that_a_caller_hides_are_not_known_to_the_store() -> None:

@@ -8,7 +8,7 @@ from everyformer.core.errors import ConfigError, GeneError, ShapeError
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
 from everyformer.genes.mixers.attention import Attention
-from helpers import covering
+from helpers import covering, in_pieces
 
 LENGTH = 23
 IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(1))
@@ -27,32 +27,21 @@ def model(position="t5-relative", layers=3, memory="segment", wiring="post", **o
     return made.double()
 
 
-def in_segments(made, ids, size, state=None, masks=None):
-    state = made.init_state(len(ids)) if state is None else state
-    logits = []
-    for n, first in enumerate(range(0, ids.shape[1], size)):
-        mask = None if masks is None else masks[n]
-        out = made(ids[:, first : first + size], state=state, mask=mask)
-        state = out.state.detach()
-        logits.append(out.logits)
-    return torch.cat(logits, 1), state
-
-
 @covering(store=["inputs", "keys"], position=POSITIONS, size=[1, 4, 7, 23])
 def test_a_memory_of_everything_equals_one_pass(size, position, store):
     made = model(position, slots=LENGTH, store=store)
-    torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)
+    torch.testing.assert_close(in_pieces(made, IDS, size)[0], made(IDS).logits)
 
 
 @covering(store=["inputs", "keys"], position=POSITIONS, size=[1, 4, 7, 23])
 def test_with_same_length_the_segments_do_not_matter(size, position, store):
     made = model(position, slots=6, store=store, same_length="always")
-    torch.testing.assert_close(in_segments(made, IDS, size)[0], made(IDS).logits)
+    torch.testing.assert_close(in_pieces(made, IDS, size)[0], made(IDS).logits)
 
 
 def test_without_same_length_they_do():
     made = model(slots=6)
-    by_four, by_seven = (in_segments(made, IDS, size)[0] for size in (4, 7))
+    by_four, by_seven = (in_pieces(made, IDS, size)[0] for size in (4, 7))
     assert (by_four - by_seven).abs().max() > 1e-3
 
 
@@ -60,20 +49,12 @@ def test_without_same_length_they_do():
 def test_same_length_shows_the_last_keys_and_no_more(size, held, slots):
     """Counts of visible keys: min(slots, held + i + 1), as in the authors' masks."""
     made = model(layers=1, slots=slots, same_length="always", store="inputs")
-    _, state = in_segments(made, IDS[:, :held], held)
+    _, state = in_pieces(made, IDS[:, :held], held)
     with ef.trace(made) as seen:
         made(IDS[:, held : held + size], state=state)
     weights = next(iter(seen.find("weights").values()))
     counts = (weights[0, 0] > 0).sum(-1).tolist()
     assert counts == [min(slots, held + i + 1) for i in range(size)]
-
-
-def test_no_slots_are_no_memory_and_no_memory_is_the_model_without_one():
-    none, plain = model(slots=0), model(memory=None)
-    plain.load_state_dict(none.state_dict())
-    torch.testing.assert_close(none(IDS).logits, plain(IDS).logits)
-    parts = [plain(IDS[:, a : a + 5]).logits for a in range(0, LENGTH, 5)]
-    torch.testing.assert_close(in_segments(none, IDS, 5)[0], torch.cat(parts, 1))
 
 
 @pytest.mark.parametrize("store", ["inputs", "keys"])
@@ -84,7 +65,7 @@ def test_no_slots_leave_a_query_its_own_segment_or_its_own_key(same_length, size
     plain.load_state_dict(none.state_dict())
     none, plain = none.eval(), plain.eval()
     alone = [plain(IDS[:, a : a + size]).logits for a in range(0, LENGTH, size)]
-    torch.testing.assert_close(in_segments(none, IDS, 5)[0], torch.cat(alone, 1))
+    torch.testing.assert_close(in_pieces(none, IDS, 5)[0], torch.cat(alone, 1))
     mixer = next(m for m in none.modules() if isinstance(m, Attention))
     assert mixer(torch.randn(1, 5, 24).double()).y.abs().min() > 0
 
@@ -119,8 +100,8 @@ def test_what_is_kept_follows_training_and_evaluation():
     assert isinstance(made.train().init_state(1).layers[0], SegmentState)
     assert isinstance(made.eval().init_state(1).layers[0], KeyValueState)
     sizes = [made.train().init_state(1).nbytes]
-    _, state = in_segments(made, IDS[:1], 4)
-    _, later = in_segments(made, IDS[:1], 4, state)
+    _, state = in_pieces(made, IDS[:1], 4)
+    _, later = in_pieces(made, IDS[:1], 4, state)
     sizes += [state.nbytes, later.nbytes]
     assert sizes[0] < sizes[1] == sizes[2]
 

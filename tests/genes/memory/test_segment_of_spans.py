@@ -7,17 +7,13 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import GeneError
-from everyformer.core.mask import Mask
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.genes.memory.segment import SegmentState
-from helpers import close, covering, draw
+from helpers import close, covering, draw, in_pieces
 from sequence_laws.flops import count_flops
 
 WIDTH, HEADS, LENGTH, WINDOW = 12, 3, 19, 7
-FORMS = [
-    {"ramp": 3},
-    {"ramp": 2, "dynamic": True},
-]
+FORMS = [{"ramp": 3}, {"ramp": 2, "dynamic": True}]
 """each with spans that end within the window, by head"""
 
 
@@ -34,24 +30,13 @@ def made(slots=WINDOW, store="inputs", same_length="never", **options):
     return m
 
 
-def read(m, x, size, state=None, padding_mask=None):
-    """Outputs of ``x`` in segments of ``size``, and the state behind them."""
-    state, parts = m.init_state(len(x)) if state is None else state, []
-    for first in range(0, x.shape[1], size):
-        here = slice(first, first + size)
-        mask = None if padding_mask is None else Mask(padding_mask=padding_mask[:, here])
-        y, state, _ = m(x[:, here], mask=mask, state=state)
-        parts.append(y)
-    return torch.cat(parts, 1), state
-
-
 X = draw(2, LENGTH, WIDTH)
 
 
 @covering(store=["inputs", "keys"], form=FORMS, size=[1, 4, 7])
 def test_a_memory_of_the_window_makes_segments_one_pass(size, form, store):
     for m in (made(store=store, **form).train(), made(store=store, **form).eval()):
-        close(read(m, X, size)[0], m(X).y)
+        close(in_pieces(m, X, size)[0], m(X).y)
         close(m(X).y, m.reference(X))
 
 
@@ -59,7 +44,7 @@ def test_a_memory_shorter_than_the_spans_shows_what_it_has():
     m = made(slots=2).train()
     with torch.no_grad():
         m.spans.fill_(1)
-    _, state = read(m, X[:, :9], 9)
+    _, state = in_pieces(m, X[:, :9], 9)
     # two rows and the segment itself
     close(m(X[:, 9:14], state=state).y, m(X[:, 7:14]).y[:, 2:])
 
@@ -70,7 +55,7 @@ def test_with_same_length_spans_end_at_the_slots(same_length):
     m = made(slots=3, same_length=same_length).eval()
     with torch.no_grad():
         m.spans.fill_(1)
-    close(read(m, X, 5)[0], m(X).y)
+    close(in_pieces(m, X, 5)[0], m(X).y)
     close(m(X).y, m.reference(X))
     x = X[:1].clone().requires_grad_()
     m(x).y[0, -1].sum().backward()
@@ -99,7 +84,7 @@ def test_rows_that_no_span_reaches_are_not_projected():
     whole, short = (made(slots=slots).train() for slots in (WINDOW, 6))
     ys, costs = [], []
     for m in (whole, short):
-        _, state = read(m, X[:, :9], 9)
+        _, state = in_pieces(m, X[:, :9], 9)
         ys.append(m(X[:, 9:12], state=state).y)
         costs.append(count_flops(partial(m, X[:, 9:12], state=state)))
     assert costs[0] == costs[1]
@@ -111,12 +96,12 @@ def test_rows_that_no_span_reaches_are_not_projected():
 )
 def test_in_evaluation_a_ring_of_keys_is_carried(slots, keys):
     m = made(slots=slots, store="auto").eval()
-    _, state = read(m, X, 5)
+    _, state = in_pieces(m, X, 5)
     assert isinstance(state, KeyValueState)
     assert state.keys.shape[2] == keys
     close(m.append(X, state=m.init_state(2)).keys, state.keys)
     # while spans are learned they may grow, so all slots stay
-    assert read(made(slots=slots, store="keys").train(), X, 5)[1].keys.shape[2] == slots
+    assert in_pieces(made(slots=slots, store="keys").train(), X, 5)[1].keys.shape[2] == slots
 
 
 @pytest.mark.parametrize(

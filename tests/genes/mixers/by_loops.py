@@ -29,6 +29,12 @@ def text(length=11, rows=1, seed=1):
     return torch.randn(rows, length, WIDTH, generator=generator, dtype=torch.float64)
 
 
+def both_are(made, x, expected):
+    """The mixer and its definition give what loops give."""
+    for y in (made(x).y, made.reference(x)):
+        torch.testing.assert_close(y, expected, **CLOSE)
+
+
 def softmaxed(scores):
     weights = [math.exp(s) for s in scores]
     return [w / sum(weights) for w in weights]

@@ -10,6 +10,7 @@ from torch import nn
 import everyformer as ef
 from everyformer.core.mask import Mask
 from everyformer.genes.mixers.attention import Attention
+from helpers import covering, draw
 
 torch.manual_seed(0)
 SHAPES = [
@@ -21,10 +22,6 @@ SHAPES = [
 ]
 
 
-def draw(*shape):
-    return torch.randn(*shape, dtype=torch.float64)
-
-
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_function_reference_and_torch_agree(shape, causal):
@@ -32,10 +29,8 @@ def test_function_reference_and_torch_agree(shape, causal):
     q, k, v = draw(2, heads, queries, size), draw(2, kv, keys, size), draw(2, kv, keys, value)
     mask = torch.rand(2, 1, queries, keys) > 0.3
     bias = draw(heads, queries, keys)
-    if causal:
-        corner = torch.ones(queries, keys, dtype=torch.bool).tril(keys - queries)
-    else:
-        corner = torch.ones(queries, keys, dtype=torch.bool)
+    every = torch.ones(queries, keys, dtype=torch.bool)
+    corner = every.tril(keys - queries) if causal else every
     added = bias.masked_fill(~(mask & corner), -math.inf)
     expected = F.scaled_dot_product_attention(q, k, v, attn_mask=added, enable_gqa=True)
     fast = ef.functional.attention(q, k, v, mask=mask, bias=bias, causal=causal)
@@ -50,26 +45,18 @@ def test_rows_that_see_nothing_are_zero_and_disturb_no_gradient():
     mask[0] = False
     y = ef.functional.attention(q, k, v, mask=mask)
     assert (y[0] == 0).all()
-    gradients = torch.autograd.grad(y.square().sum(), (q, k, v))
-    alone = torch.autograd.grad(
-        ef.functional.attention(q[1:], k[1:], v[1:]).square().sum(), (q, k, v)
-    )
-    for got, expected in zip(gradients, alone, strict=True):
-        assert torch.isfinite(got).all()
-        torch.testing.assert_close(got, expected)
+    alone = ef.functional.attention(q[1:], k[1:], v[1:])
+    found = (torch.autograd.grad(t.square().sum(), (q, k, v)) for t in (y, alone))
+    torch.testing.assert_close(*found)
 
 
 def copied_from(theirs, causal=False):
-    width, heads = theirs.embed_dim, theirs.num_heads
-    ours = Attention(
-        width=width,
-        heads=heads,
-        causal=causal,
-        options={
-            "bias": ("query", "key", "value", "output"),
-            "widths": {"key": theirs.kdim, "value": theirs.vdim},
-        },
-    ).double()
+    options = {
+        "bias": ("query", "key", "value", "output"),
+        "widths": {"key": theirs.kdim, "value": theirs.vdim},
+    }
+    sizes = {"width": theirs.embed_dim, "heads": theirs.num_heads}
+    ours = Attention(**sizes, causal=causal, options=options).double()
     parts = theirs.in_proj_bias.chunk(3)
     if theirs._qkv_same_embed_dim:
         weights = {"project.weights.0": theirs.in_proj_weight}
@@ -117,8 +104,10 @@ def test_every_dimension_is_free():
     x = draw(2, 3, 11)
     y = mixer(x, context=(keys, values)).y
     assert y.shape == (2, 3, 19)
-    count = sum(p.numel() for p in mixer.parameters())
-    assert count == 4 * 3 * 11 + 2 * 3 * 13 + 2 * 5 * 17 + 19 * 4 * 5
+    assert (
+        sum(p.numel() for p in mixer.parameters())
+        == 4 * 3 * 11 + 2 * 3 * 13 + 2 * 5 * 17 + 19 * 4 * 5
+    )
     torch.testing.assert_close(mixer.reference(x, context=(keys, values)), y)
 
 
@@ -130,13 +119,6 @@ def test_the_state_of_a_window_stays_bounded():
     assert state.keys.shape[2] == 4
 
 
-def test_extend_takes_tokens_in_without_an_output():
-    mixer = Attention(width=8, heads=2, causal=True).double()
-    x = draw(2, 6, 8)
-    extended = mixer.append(x[:, :5], state=mixer.init_state(2, dtype=torch.float64))
-    torch.testing.assert_close(mixer(x[:, 5:], state=extended).y, mixer(x).y[:, 5:])
-
-
 def test_the_definition_computes_where_its_tensors_are():
     """On ``meta`` whatever is made on the host does not fit."""
     q, k, v = (torch.zeros(2, 2, 5, 3, device="meta", requires_grad=True) for _ in range(3))
@@ -146,9 +128,9 @@ def test_the_definition_computes_where_its_tensors_are():
         y.sum().backward()
 
 
-@pytest.mark.parametrize(("queries", "keys"), [(3, 0), (0, 3), (5, 3), (5, 5)])
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
-def test_the_definition_takes_every_size_and_dtype_of_the_function(queries, keys, dtype):
+@covering(sizes=[(3, 0), (0, 3), (5, 3), (5, 5)], dtype=[torch.float16, torch.float64])
+def test_the_definition_takes_every_size_and_dtype_of_the_function(sizes, dtype):
+    queries, keys = sizes
     q, k, v = (draw(2, 2, n, 4).to(dtype) for n in (queries, keys, keys))
     given = {"mask": torch.rand(2, 1, queries, keys) > 0.3, "causal": True}
     given["bias"] = draw(2, queries, keys).to(dtype)

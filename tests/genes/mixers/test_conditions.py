@@ -10,6 +10,7 @@ from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.core.trials import WIDTH
 from everyformer.family import list_members
+from helpers import covering
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-10}
 EXACT = {"rtol": 0, "atol": 1e-12}
@@ -18,13 +19,8 @@ float64 = torch.float64
 
 BY_LENGTH = [
     {"kind": "dynamic", "factor": 4.0, "original_length": 3},
-    {
-        "kind": "longrope",
-        "factor": 4.0,
-        "original_length": 6,
-        "short": (1.0,) * 2,
-        "long": (3.0, 7.0),
-    },
+    {"kind": "longrope", "factor": 4.0, "original_length": 6, "short": (1.0, 1.0)}
+    | {"long": (3.0, 7.0)},
 ]
 PATTERNS = {
     "longformer": ({"window": 4}, {"window": 4, "global_tokens": (0, 3)}),
@@ -36,9 +32,7 @@ PATTERNS = {
 }
 
 
-@pytest.mark.parametrize("scaling", BY_LENGTH, ids=lambda s: s["kind"])
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("name", PATTERNS)
+@covering(name=PATTERNS, causal=[True, False], scaling=BY_LENGTH)
 def test_scaled_rotations_count_the_real_tokens_alone(name, causal, scaling):
     member = ef.info(name)
     for options in PATTERNS[name]:
@@ -49,10 +43,8 @@ def test_scaled_rotations_count_the_real_tokens_alone(name, causal, scaling):
         x, padding_mask = torch.full((2, 10, WIDTH), 9.0, dtype=float64), torch.zeros(2, 10).bool()
         for row, (text, places) in enumerate(zip(alone, ((1, 2, 4, 5, 6), range(9)), strict=True)):
             x[row, list(places)], padding_mask[row, list(places)] = text[0], True
-        for y in (
-            mixer(x, mask=Mask(padding_mask=padding_mask)).y,
-            mixer.reference(x, mask=Mask(padding_mask=padding_mask)),
-        ):
+        mask = Mask(padding_mask=padding_mask)
+        for y in (mixer(x, mask=mask).y, mixer.reference(x, mask=mask)):
             for row, text in enumerate(alone):
                 assert_close(y[row, padding_mask[row]], mixer.reference(text)[0], **CLOSE)
 
@@ -68,10 +60,8 @@ def test_pairs_beside_a_state_are_those_of_this_call():
     added = torch.zeros(3, 7, 7, dtype=float64)
     added[:, 4:, 4:] = bias
     expected = mixer(x, mask=Mask(attention_mask=wide, bias=added)).y[:, 4:]
-    assert_close(
-        mixer(x[:, 4:], mask=Mask(attention_mask=attention_mask, bias=bias), state=state).y,
-        expected,
-    )
+    mask = Mask(attention_mask=attention_mask, bias=bias)
+    assert_close(mixer(x[:, 4:], mask=mask, state=state).y, expected)
 
 
 @pytest.mark.parametrize("memory", [None, "segment"])
@@ -93,9 +83,8 @@ def test_pairs_of_another_shape_are_refused(shape):
     mixer = ef.create_mixer("attention", width=WIDTH, heads=3, causal=True).double()
     x = draw(2, 7, WIDTH)
     state = mixer(x[:, :4], state=mixer.init_state(2)).state
-    with pytest.raises(
-        ShapeError, match=r"mask.attention_mask is .*\(2, 3, 3, 3\).*a state's are not"
-    ):
+    shapes = r"mask.attention_mask is .*\(2, 3, 3, 3\).*a state's are not"
+    with pytest.raises(ShapeError, match=shapes):
         mixer(x[:, 4:], mask=Mask(attention_mask=torch.ones(shape, dtype=torch.bool)), state=state)
     with pytest.raises(ShapeError, match=r"mask.bias is .*\(2, 3, 3, 3\)"):
         mixer(x[:, 4:], mask=Mask(bias=torch.zeros(shape)), state=state)
@@ -115,9 +104,8 @@ def test_what_is_remembered_does_not_depend_on_ids_in_padding(member):
         for padding in (1, 0, 7):
             documents = torch.where(padding_mask, ids, padding)
             state = mixer(x, state=mixer.init_state(2)).state
-            state = mixer(
-                x, mask=Mask(padding_mask=padding_mask, documents=documents), state=state
-            ).state
+            mask = Mask(padding_mask=padding_mask, documents=documents)
+            state = mixer(x, mask=mask, state=state).state
             made.append(mixer(later, state=state).y)
         assert_close(made[0], made[1], **EXACT)
         assert_close(made[0], made[2], **EXACT)

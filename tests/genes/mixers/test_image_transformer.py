@@ -14,7 +14,7 @@ from everyformer.engines.sparse.attention import sparse_attention
 from everyformer.engines.sparse.patterns_grid import Rectangles
 from everyformer.engines.sparse.plan import SparsePlan
 from everyformer.generation.pixels import draw_images
-from helpers import build_mixer, covering, draw
+from helpers import build_mixer, build_model, covering, draw, with_gradients
 
 WIDTH, HEADS = 12, 3
 SHAPES = [
@@ -28,11 +28,9 @@ SHAPES = [
 ]
 
 
-def build(
-    *, causal=True, dtype=torch.float64, max_length=40, member="image-transformer", **options
-):
-    sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
-    return build_mixer(member, dtype=dtype, **sizes, **options)
+def build(**options):
+    sizes = {"width": WIDTH, "heads": HEADS, "causal": True, "max_length": 40}
+    return build_mixer("image-transformer", **{**sizes, **options})
 
 
 def literal(grid, tile, flange, causal):
@@ -48,9 +46,6 @@ def literal(grid, tile, flange, causal):
         for j, (r2, c2) in enumerate(cells[: i + 1] if causal else cells):
             shown[i, j] = top - up <= r2 < bottom and left - side <= c2 < left + wide + side
     return shown
-
-
-# the rectangles
 
 
 @pytest.mark.parametrize("causal", [True, False])
@@ -69,27 +64,18 @@ def test_units_equal_the_mask_for_whole_pictures_and_parts_of_them(shape, causal
     cells = math.prod(shape["grid"])
     for length in {1, 2, cells // 2, cells - 1, cells}:
         inputs = [draw(2, 2, length, 4, seed=n).requires_grad_() for n in range(3)]
-        results = []
-        for backend in ("dense", "blocked"):
-            y = sparse_attention(*inputs, plan, backend=backend)
-            results.append([y, *torch.autograd.grad((y * draw(*y.shape)).sum(), inputs)])
-        assert_close(*results, rtol=0, atol=1e-12)
+        ways = (sparse_attention(*inputs, plan, backend=b) for b in ("dense", "blocked"))
+        assert_close(*(with_gradients(y, inputs) for y in ways), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_tokens_are_the_cells_in_block_raster_order_and_back(shape):
+def test_tokens_are_the_cells_in_block_raster_order_and_needed_until_their_last_query(shape):
     pattern = Rectangles(**shape)
     (_, columns), (high, wide), cells = shape["grid"], shape["tile"], math.prod(shape["grid"])
     row, column = pattern.cells(torch.arange(cells))
     made = sorted(range(cells), key=lambda c: (c // columns // high, c % columns // wide, c))
     assert (row * columns + column).tolist() == made
     assert torch.equal(pattern.tokens(row, column), torch.arange(len(row)))
-
-
-@pytest.mark.parametrize("shape", SHAPES)
-def test_a_key_is_needed_until_its_last_query_and_none_is_farther_than_the_span(shape):
-    pattern = Rectangles(**shape)
-    cells = math.prod(shape["grid"])
     mask = SparsePlan.of(pattern).mask(cells)[0]
     for now in range(1, cells):
         needed = pattern.needed(torch.arange(now), torch.tensor(now))
@@ -107,9 +93,6 @@ def test_a_token_sees_its_memory_and_what_of_its_block_is_made():
     assert all(int(row.sum()) <= 4 + 2 * 3 for row in both)
 
 
-# an implementation that no one here wrote
-
-
 @pytest.mark.parametrize(("size", "length"), [(4, 16), (5, 25), (8, 32)])
 def test_blocks_are_those_of_the_local_attention_package(size, length):
     package = pytest.importorskip("local_attention")
@@ -121,18 +104,6 @@ def test_blocks_are_those_of_the_local_attention_package(size, length):
     q, k, v = mixer.project(x)
     want = mixer.out(theirs(q, k, v).transpose(1, 2).flatten(2))
     assert_close(mixer(x).y, want, rtol=0, atol=1e-12)
-
-
-# streams
-
-
-def test_the_state_is_a_block_and_its_memory_or_some_rows():
-    assert build(block_size=5, memory_size=3).plan(1).span == 5 + 3 - 1
-    rows, tile, flange = (2 + 2) * 24, (2, 6), (2, 6)
-    assert build(dims=2, grid=(32, 24), tile=tile, flange=flange).plan(1).span < rows
-
-
-# pictures
 
 
 WAYS = [
@@ -148,24 +119,19 @@ def test_pictures_are_drawn_as_they_were_scored(pixels, dims, task):
     """Both dimensions, both orders, both outputs, from nothing and from a small picture."""
     if dims == 2 and "order" not in pixels:
         pixels = {**pixels, "order": "blocks", "tile": (1, 99)}
-    torch.manual_seed(0)
     sizes = {"image": (3, 3, 4), "width": 16, "heads": 2, "layers": 2}
     sizes |= {"flange": (1, 3)} if dims == 2 else {"block_size": 5}
     if task == "super-resolution":
         sizes |= {"source_image": (3, 2, 2), "encoder": "image-transformer"}
         small = {"tile": (1, 2), "flange": (1, 1)} if dims == 2 else {}
         sizes["encoder_options"] = {"dims": dims, **small}
-    model = ef.create_model("image-transformer", task, dims=dims, pixels=pixels, **sizes)
-    model = model.double().eval()
-    given = torch.randint(256, (2, 3, 3, 4), generator=torch.Generator().manual_seed(1))
-    given = given.to(torch.uint8)
+    model = build_model("image-transformer", task, dims=dims, pixels=pixels, **sizes)
+    given = torch.randint(256, (2, 3, 3, 4), dtype=torch.uint8)
     small = given[:, :, :2, :2] if task == "super-resolution" else None
     known = model.sequence.steps - 2
     images = draw_images(model, 2, given=given, known=known, small=small)
-    tokens = model.sequence.tokens(model.sequence.flatten(images))
-    assert torch.equal(
-        tokens[:, :known], model.sequence.tokens(model.sequence.flatten(given))[:, :known]
-    )
+    tokens, before = (model.sequence.tokens(model.sequence.flatten(t)) for t in (images, given))
+    assert torch.equal(tokens[:, :known], before[:, :known])
     shifted = model.sequence.shifted(tokens)
     context = None if small is None else model.encode(small).context
     state, parts = model.init_state(2, dtype=torch.float64), []
@@ -195,28 +161,10 @@ def test_shifted_inside_blocks_the_last_token_of_a_block_is_never_read():
         ef.create_model("image-transformer", "pixels", **sizes, pixels={"shift": "block"})
 
 
-def test_a_pixel_model_tells_its_mixers_its_shape_and_its_tile():
-    sizes = {"image": (3, 4, 6), "width": 12, "heads": 2, "layers": 1, "dims": 2}
-    pixels = {"order": "blocks", "tile": (2, 9)}
-    model = ef.create_model("image-transformer", "pixels", **sizes, pixels=pixels)
-    chosen = model.stack.blocks[0].mixer.options
-    assert (chosen.grid, chosen.tile) == ((4, 18), (2, 9))
-    whole = {**pixels, "output": "mixture"}
-    model = ef.create_model("image-transformer", "pixels", **sizes, pixels=whole)
-    assert model.stack.blocks[0].mixer.options.grid == (4, 6)
-    for tile in ((1, 18), (3, 40)):  # made in raster order too
-        ef.create_model("image-transformer", "pixels", **sizes, tile=tile)
-    heads = {"mixer": ef.by_head("image-transformer", "attention", image_transformer={"dims": 2})}
-    del sizes["dims"]
-    model = ef.create_model("attention", "pixels", **sizes, pixels=pixels, **heads)
-    assert model.stack.blocks[0].mixer.parts[0].options.grid == (4, 18)
-
-
 def test_a_classifier_of_pictures_sees_rectangles_of_patches():
     sizes = {"image": (3, 12, 8), "patch": 2, "classes": 3, "width": 12, "heads": 2, "layers": 1}
     options = {"dims": 2, "tile": (2, 2), "flange": (1, 1), "position": None}
-    model = ef.create_model("image-transformer", "classify-image", **sizes, **options)
-    model = model.double().eval()
+    model = build_model("image-transformer", "classify-image", **sizes, **options)
     seen = []
     model.stack.blocks[0].mixer.register_forward_hook(lambda m, given, out: seen.append(out.y))
     images = draw(1, 3, 12, 8)
@@ -234,10 +182,7 @@ def test_a_classifier_of_pictures_sees_rectangles_of_patches():
 @pytest.mark.parametrize("position", [None, "rope", "alibi"])
 def test_hidden_cells_of_a_picture_keep_the_places_of_the_others(position):
     mixer = build(dims=2, tile=(2, 3), flange=(1, 1), causal=False, position=position)
-    x, padding_mask = (
-        draw(2, 24, WIDTH),
-        torch.rand(2, 24, generator=torch.Generator().manual_seed(3)) > 0.3,
-    )
+    x, padding_mask = draw(2, 24, WIDTH), draw(2, 24, seed=3) > -0.5
     mask = Mask(padding_mask=padding_mask, grid=(4, 6))
     assert_close(mixer(x, mask=mask).y, mixer.reference(x, mask=mask), rtol=0, atol=1e-12)
     shape = Mask(grid=(4, 6))
@@ -260,17 +205,6 @@ def test_a_post_norm_layer_is_the_papers():
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "says"),
-    [
-        ({"dims": 2}, GeneError, r"give `grid=\(rows, columns\)`"),
-    ],
-)
-def test_sizes_that_cannot_be_are_refused(options, error, says):
-    with pytest.raises(error, match=says):
-        build(**options)
-
-
-@pytest.mark.parametrize(
     ("pixels", "options", "says"),
     [
         ({}, {"tile": (2, 3)}, "raster order"),
@@ -285,8 +219,9 @@ def test_tiles_that_are_not_those_of_the_pictures_are_refused(pixels, options, s
 
 
 def test_calls_that_fit_no_picture_are_refused():
-    both = build(dims=2, causal=False)
-    x = draw(1, 12, WIDTH)
+    with pytest.raises(GeneError, match=r"give `grid=\(rows, columns\)`"):
+        build(dims=2)
+    both, x = build(dims=2, causal=False), draw(1, 12, WIDTH)
     with pytest.raises(UnsupportedError, match="Mask\\(grid"):
         both(x)
     with pytest.raises(ShapeError, match="12 tokens"):

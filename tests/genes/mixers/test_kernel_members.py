@@ -1,7 +1,5 @@
 """Linear attention, Performer, RFA: identities, oracles, contexts, streams, refusals."""
 
-import itertools
-
 import pytest
 import torch
 
@@ -10,7 +8,7 @@ from everyformer import functional
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
-from helpers import build_mixer, close, draw, shifted
+from helpers import build_mixer, build_model, close, draw, in_pieces, shifted
 
 WIDTH, HEADS = 12, 3
 MEMBERS = [
@@ -38,9 +36,6 @@ def features(q_seed=1, length=17, size=5):
     return *(draw(2, 3, length, size, seed=q_seed + s).exp() for s in (0, 1)), draw(2, 3, length, 4)
 
 
-# the functions
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize(("feature_map", "rows"), [("positive", 11), ("relu", 11), ("relu", 0)])
 def test_performer_pytorch_computes_the_same_both_ways(feature_map, rows):
@@ -53,14 +48,10 @@ def test_performer_pytorch_computes_the_same_both_ways(feature_map, rows):
     if feature_map == "relu":
         made = [theirs.generalized_kernel(t, projection_matrix=w) for t in (q, k)]
     else:
-        made = [
-            theirs.softmax_kernel(t, projection_matrix=w, is_query=t is q, eps=0.0) for t in (q, k)
-        ]
+        how = {"projection_matrix": w, "eps": 0.0}
+        made = [theirs.softmax_kernel(t, is_query=t is q, **how) for t in (q, k)]
     y = theirs.linear_attention(*made, v)
     close(mixer(x).y, mixer.out(y.transpose(1, 2).flatten(2)))
-
-
-# the modules
 
 
 @members
@@ -89,15 +80,11 @@ def test_a_long_stream_carries_a_state_of_one_size(name, options):
     mixer = build(name, options, dtype=torch.float32)
     x = draw(1, 3000, WIDTH, dtype=torch.float32)
     with torch.no_grad():
-        state, parts = mixer.init_state(1), []
-        for a, b in itertools.pairwise((0, 1, 2, 700, 1411, 2000, 2999, 3000)):
-            size = state.nbytes
-            y, state, _ = mixer(x[:, a:b], state=state)
-            assert state.nbytes == size
-            parts.append(y)
+        y, state = in_pieces(mixer, x, [1, 1, 698, 711, 589, 999, 1])
+        assert state.nbytes == mixer.init_state(1).nbytes
         exact = mixer.double()(x.double()).y
     assert int(state.position) == 3000
-    torch.testing.assert_close(torch.cat(parts, 1).double(), exact, rtol=1e-3, atol=1e-3)
+    torch.testing.assert_close(y.double(), exact, rtol=1e-3, atol=1e-3)
 
 
 @causal_members
@@ -115,19 +102,19 @@ def test_weights_of_a_trace_are_those_of_the_output(name, options):
     assert (weights.triu(1) == 0).all()
 
 
-@pytest.mark.parametrize(
-    ("name", "options"),
-    [
-        ("performer", {}),
-        ("performer", {"feature_map": "trigonometric"}),
-        ("rfa", {"temperature": 1.5}),
-        ("rfa", {"feature_map": "arccos"}),
-        ("rfa", {"gate": True}),
-    ],
-)
+MANY = [
+    ("performer", {}),
+    ("performer", {"feature_map": "trigonometric"}),
+    ("rfa", {"temperature": 1.5}),
+    ("rfa", {"feature_map": "arccos"}),
+    ("rfa", {"gate": True}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), MANY)
 def test_with_many_rows_the_weights_of_a_trace_are_those_of_the_kernel(name, options):
-    mixer, x = build(name, {"features": 40000, **options}), draw(2, 9, WIDTH) / 2
-    padding_mask = torch.ones(2, 9, dtype=torch.bool)
+    mixer, x = build(name, {"features": 40000, **options}), draw(1, 9, WIDTH) / 2
+    padding_mask = torch.ones(1, 9, dtype=torch.bool)
     padding_mask[0, 0] = padding_mask[0, 4] = False
     with trace(mixer) as seen:
         mixer(x, mask=Mask(padding_mask=padding_mask))
@@ -155,9 +142,8 @@ def test_training_redraws_and_evaluation_does_not():
 
 @pytest.mark.parametrize("name", ["linear", "performer", "rfa"])
 def test_training_s_cross_attention_reads_a_context_with_one_draw(name):
-    model = ef.create_model(
-        "transformer", "seq2seq", width=12, heads=3, layers=1, vocabulary=20, cross=name
-    ).train()
+    sizes = {"width": 12, "heads": 3, "layers": 1, "vocabulary": 20}
+    model = build_model("transformer", "seq2seq", cross=name, **sizes).train()
     inputs = torch.randint(1, 20, (2, 7), generator=torch.Generator().manual_seed(0))
     loss = model(inputs, targets=inputs, mask=Mask(padding_mask=inputs > 3)).loss
     loss.backward()
@@ -202,12 +188,9 @@ def test_what_cannot_be_is_refused(name, sizes, options, error, match):
         ef.create_mixer(name, **{"width": 12, "heads": 3, "causal": True, **sizes}, **options)
 
 
-def test_dropout_on_weights_that_are_not_there_is_refused_of_models_too():
+def test_calls_that_cannot_be_are_refused():
     with pytest.raises(ConfigError, match=r"linear forms no matrix.*`dropout` of the model"):
         ef.create_model("linear", attention_dropout=0.1)
-
-
-def test_calls_that_cannot_be_are_refused():
     x = draw(2, 6, WIDTH)
     with pytest.raises(UnsupportedError, match=r"gate=True.*reads no context"):
         build("rfa", {"gate": True})(x, context=x)

@@ -12,7 +12,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.genes.mixers.linformer import slots
 from everyformer.models.draft import by_layer
-from helpers import Largest, build_mixer, close, draw, shifted
+from helpers import Largest, build_mixer, close, draw, in_pieces, shifted, with_gradients
 
 WIDTH, HEADS, LONGEST = 12, 3, 20
 ALL_BIASES = ("query", "key", "value", "output")
@@ -21,9 +21,6 @@ ALL_BIASES = ("query", "key", "value", "output")
 def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, **options):
     sizes = {"width": WIDTH, "heads": HEADS, "causal": causal, "max_length": max_length}
     return shifted(build_mixer("linformer", dtype=dtype, **sizes, **options), vectors=True)
-
-
-# an implementation that no one here wrote
 
 
 @pytest.mark.parametrize("length", [1, 7, LONGEST])
@@ -55,9 +52,6 @@ def test_a_text_may_have_fewer_tokens_than_slots():
     close(mixer(x).y, mixer.reference(x))
     assert build().slots == LONGEST
     assert build(max_length=1000).slots == 256
-
-
-# sharing
 
 
 @pytest.mark.parametrize(
@@ -97,9 +91,6 @@ def test_dropout_falls_on_weights_of_slots_in_training_alone():
     assert (mixer.train()(x).y - mixer(x).y).abs().max() > 0.01
 
 
-# masks and contexts
-
-
 def test_a_context_is_read_once_and_its_padding_never():
     mixer = build(k=6, bias=ALL_BIASES)
     x, context = draw(2, 5, WIDTH), draw(2, 11, WIDTH, seed=3)
@@ -125,35 +116,22 @@ def test_the_weights_of_slots_can_be_looked_at():
     close(weights.sum(-1), torch.ones(1, HEADS, 7, dtype=torch.float64))
 
 
-# segments, an extension
-
-
 def test_the_state_keeps_slots_for_segments_and_no_more():
-    mixer = build(causal=True, causal_chunk=4, k=2)
-    state = mixer.init_state(1)
     with torch.no_grad():
-        for token in draw(1, 33, WIDTH).split(1, 1):
-            state = mixer(token, state=state).state
+        _, state = in_pieces(build(causal=True, causal_chunk=4, k=2), draw(1, 33, WIDTH), 1)
     assert state.slot_keys.shape == (1, HEADS, 33 // 4 * 2, WIDTH // HEADS)
-
-
-def test_segments_know_no_longest_text():
-    mixer = build(causal=True, causal_chunk=4, max_length=None)
-    x = draw(1, 50, WIDTH)
-    close(mixer(x).y, mixer.reference(x))
 
 
 @pytest.mark.parametrize(("chunk", "k", "length"), [(4, 3, 300), (1, 1, 150), (33, 5, 290)])
 def test_segments_of_long_texts_are_columns_of_a_plan(chunk, k, length, monkeypatch):
     mixer = build(causal=True, causal_chunk=chunk, k=k)
-    x, grad = draw(2, length, WIDTH).requires_grad_(), draw(2, length, WIDTH, seed=3)
+    x = draw(2, length, WIDTH).requires_grad_()
     found = []
     for limit, engines in ((length + chunk, set()), (0, {"sparse attention"})):
         monkeypatch.setattr(slots, "AT_ONCE", limit)
         with watched() as ways:
-            y = mixer(x).y
+            found.append(with_gradients(mixer(x).y, [x, *mixer.parameters()]))
         assert {way.engine for way in ways} & {"sparse attention"} == engines
-        found.append([y, *torch.autograd.grad(y, [x, *mixer.parameters()], grad)])
     close(*found)
     part = x[:1, : 2 * chunk + 1]
     close(mixer(part).y, mixer.reference(part))
@@ -176,9 +154,6 @@ def test_weights_of_long_texts_are_dropped(monkeypatch):
     close(mixer.eval()(x).y, mixer(x).y)
 
 
-# refusals
-
-
 @pytest.mark.parametrize(
     ("sizes", "error", "says"),
     [
@@ -194,7 +169,7 @@ def test_what_cannot_be_is_refused_when_it_is_built(sizes, error, says):
         build(**sizes)
 
 
-def test_what_cannot_be_read_is_refused():
+def test_what_cannot_be_read_or_written_is_refused():
     mixer, segments = build(), build(causal=True, causal_chunk=4)
     x = draw(1, 5, WIDTH)
     with pytest.raises(ShapeError, match="max_length=20"):

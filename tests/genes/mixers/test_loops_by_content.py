@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from by_loops import CLOSE, HEADS, attended, mixer, normed, softmaxed, text
+from by_loops import CLOSE, HEADS, attended, both_are, mixer, normed, softmaxed, text
 
 import everyformer as ef
 from everyformer.core.mask import Mask
@@ -27,9 +27,6 @@ def test_a_bias_and_that_of_a_mask_are_both_added():
         attention(q, k, v, mask=Mask(bias=one + other)),
     ):
         torch.testing.assert_close(got, expected, **CLOSE)
-
-
-# Routing Transformer
 
 
 def members(scores, among, window):
@@ -92,9 +89,7 @@ def test_routing_is_its_equation(causal, options, routing):
     """Queries and keys are normed before they are routed and before they are compared."""
     made, x = mixer("routing", causal, **options), text()
     with torch.no_grad():
-        expected = routed(x, made, routing)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        both_are(made, x, routed(x, made, routing))
 
 
 @pytest.mark.parametrize(("heads", "local"), [(1, 0), (2, 1), (6, 3), (12, 6)])
@@ -102,9 +97,6 @@ def test_half_of_the_heads_are_local(heads, local):
     made = ef.create_mixer("routing", width=24, heads=heads, causal=True, max_length=16)
     assert made.local == local
     assert made.centroids.means.shape[0] == heads - local
-
-
-# Sparse Sinkhorn attention
 
 
 def sorting_logits(x, made):
@@ -183,6 +175,4 @@ SORTINGS = [
 def test_sinkhorn_is_its_equation(causal, options, iterations):
     made, x = mixer("sinkhorn", causal, block_size=3, **options), text(12)
     with torch.no_grad():
-        expected = sorted_and_own(x, made, iterations)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        both_are(made, x, sorted_and_own(x, made, iterations))

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from by_loops import CLOSE, HEADS, WIDTH, mixer, normed, softmaxed, text
+from by_loops import CLOSE, HEADS, WIDTH, both_are, mixer, normed, softmaxed, text
 
 from everyformer.genes.mixers.aft_local import aft_local, aft_local_reference
 from helpers import covering
@@ -53,14 +53,9 @@ SPATIAL = [{}, {"spatial": "toeplitz"}, {"sgu_heads": 2}]
 def test_gmlp_is_its_equation(causal, gate, spatial):
     made, x = mixer("gmlp", causal, gate=gate, **spatial), text(9)
     with torch.no_grad():
-        expected = gated(x, made)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        both_are(made, x, gated(x, made))
         if causal:
             assert (made.matrix(9).triu(1) == 0).all()
-
-
-# Attention-Free Transformers
 
 
 GATES = {
@@ -123,15 +118,11 @@ def attention_free(x, made):
     return torch.stack(rows)[None]
 
 
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("gate", GATES)
-@pytest.mark.parametrize(("member", "options"), KINDS)
-def test_attention_free_transformers_are_their_equation(member, options, gate, causal):
-    made, x = mixer(member, causal, gate=gate, **options), text(6)
+@covering(kind=KINDS, gate=GATES, causal=[True, False])
+def test_attention_free_transformers_are_their_equation(kind, gate, causal):
+    made, x = mixer(kind[0], causal, gate=gate, **kind[1]), text(6)
     with torch.no_grad():
-        expected = attention_free(x, made)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        both_are(made, x, attention_free(x, made))
 
 
 @pytest.mark.parametrize("causal", [True, False])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from by_loops import CLOSE, HEADS, WIDTH, attended, mixer, text
+from by_loops import HEADS, WIDTH, attended, both_are, mixer, text
 
 
 def elu(x):
@@ -57,12 +57,7 @@ KERNELS = [
 def test_kernel_attention_is_its_equation(member, options, causal):
     made, x = mixer(member, causal, **options), text(7)
     with torch.no_grad():
-        expected = kernel_average(x, made)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
-
-
-# Linformer
+        both_are(made, x, kernel_average(x, made))
 
 
 def slots_of(tokens, matrix):
@@ -107,6 +102,4 @@ COMPRESSIONS = [
 def test_linformer_is_its_equation(causal, options):
     made, x = mixer("linformer", causal, **options), text(13)
     with torch.no_grad():
-        expected = slot_attention(x, made)
-        torch.testing.assert_close(made(x).y, expected, **CLOSE)
-        torch.testing.assert_close(made.reference(x), expected, **CLOSE)
+        both_are(made, x, slot_attention(x, made))

@@ -97,7 +97,7 @@ def test_of_the_hidden_tokens_80_in_100_are_masked_10_random_and_10_kept():
     text = type("Text", (), {"packed": False})()
     data = MaskedTextDataset(
         name="", task="mlm", kind="text", vocabulary=1001, length=500, split="", fingerprint="",
-        tokenizer=None, text=text, rate=0.15, seed=0, words=None,
+        tokenizer=None, text=text, rate=0.15, seed=0,
     )  # fmt: skip
     tokens = np.random.default_rng(0).integers(0, 1000, (400, 500))
     batch = data.hide(tokens, Draws((1,), 400))

@@ -15,7 +15,7 @@ from everyformer.genes.mixers.reformer.function import (
     keys_of,
     lsh_weights_reference,
 )
-from helpers import build_mixer, draw
+from helpers import both_ways, build_mixer, draw, with_gradients
 
 WIDTH = 12
 
@@ -47,24 +47,19 @@ PATTERNS = [
 
 @pytest.mark.parametrize("pattern", PATTERNS, ids=lambda p: str(p.code()))
 def test_given_buckets_the_tiles_are_the_softmax_over_what_the_rounds_show(pattern):
-    for length, rounds in ((1, 2), (12, 1), (17, 3)):
+    for length, rounds in ((1, 2), (17, 3)):
         qk, v = (draw(2, 2, length, 5, seed=s).requires_grad_() for s in (1, 2))
         buckets = drawn_buckets(2, 2, rounds, length)
         padding_mask = torch.ones(2, length, dtype=torch.bool)
         padding_mask[0, length // 2 : length // 2 + 3] = False
         for real in (None, padding_mask):
-            fast = ef.functional.lsh_attention(
-                qk, v, buckets, pattern, padding_mask=real, scale=0.7
+            fast, slow = (
+                kind.lsh_attention(qk, v, buckets, pattern, padding_mask=real, scale=0.7)
+                for kind in (ef.functional, ef.reference)
             )
-            slow = ef.reference.lsh_attention(qk, v, buckets, pattern, padding_mask=real, scale=0.7)
             torch.testing.assert_close(fast, slow, rtol=0, atol=1e-12)
-            weight = draw(*v.shape, seed=3)
-            got = torch.autograd.grad((fast * weight).sum(), (qk, v), allow_unused=True)
-            expected = torch.autograd.grad((slow * weight).sum(), (qk, v), allow_unused=True)
-            for a, b in zip(got, expected, strict=True):
-                torch.testing.assert_close(
-                    a, torch.zeros_like(a) if b is None else b, rtol=0, atol=1e-11
-                )
+            found = (with_gradients(y, (qk, v)) for y in (fast, slow))
+            torch.testing.assert_close(*found, rtol=0, atol=1e-11)
 
 
 def test_tiles_of_any_size_give_the_same(monkeypatch):
@@ -74,16 +69,6 @@ def test_tiles_of_any_size_give_the_same(monkeypatch):
     monkeypatch.setattr(sorted_chunks, "SCORES", 4 * 4 * 3 * 7)
     few = ef.functional.lsh_attention(qk, v, buckets, pattern)
     torch.testing.assert_close(few, whole, rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("options", [{}, {"wrap": "circular"}, {"once": True}])
-def test_no_output_has_a_gradient_to_a_later_token(options):
-    mixer, x = make(**options), draw(1, 13, WIDTH).requires_grad_()
-    y = mixer(x).y
-    for t in range(13):
-        (g,) = torch.autograd.grad(y[0, t].sum(), x, retain_graph=True)
-        assert (g[0, t + 1 :] == 0).all()
-        assert g.abs().max() > 0
 
 
 def test_with_its_buckets_held_the_content_of_the_future_changes_nothing():
@@ -133,12 +118,7 @@ def test_a_text_longer_than_the_single_chunk_it_was_made_for_marks_the_losses():
     assert mixer.non_causal_reason is None
 
 
-STATES = [
-    {},
-    {"wrap": "circular"},
-    {"once": True, "wrap": "circular"},
-    {"once": True, "chunk": 3},
-]
+STATES = [{}, {"wrap": "circular"}, {"once": True, "wrap": "circular"}, {"once": True, "chunk": 3}]
 
 
 @pytest.mark.parametrize("options", STATES, ids=str)
@@ -153,9 +133,8 @@ def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded)
         now, start = slice(start, start + piece), start + piece
         mask = Mask(padding_mask=padding_mask[:, now]) if padded else None
         y, state, _ = mixer(x[:, now], mask=mask, state=state)
-        so_far = mixer(
-            x[:, :start], mask=Mask(padding_mask=padding_mask[:, :start]) if padded else None
-        ).y
+        mask = Mask(padding_mask=padding_mask[:, :start]) if padded else None
+        so_far = mixer(x[:, :start], mask=mask).y
         torch.testing.assert_close(y, so_far[:, now], rtol=0, atol=1e-12)
     assert state.num_tokens.tolist() == padding_mask.sum(1).tolist()
     extended = mixer.append(x, mask=Mask(padding_mask=padding_mask), state=mixer.init_state(2))
@@ -163,15 +142,6 @@ def test_a_state_gives_what_a_pass_over_the_tokens_so_far_gives(options, padded)
         # padding has slots too, but nobody reads them
         one, other = (s.buckets[row][..., s.held.slots()[0][row]] for s in (extended, state))
         assert torch.equal(one, other)
-
-
-def test_a_state_can_be_reset_and_reordered():
-    mixer, x = make(), draw(2, 9, WIDTH)
-    state = mixer(x, state=mixer.init_state(2)).state
-    y = mixer(x, state=state.reset(torch.tensor([True, False]))).y
-    torch.testing.assert_close(y[0], mixer(x[:1]).y[0], rtol=0, atol=1e-12)
-    swapped = mixer(x.flip(0), state=state.reorder(torch.tensor([1, 0]))).y
-    torch.testing.assert_close(swapped.flip(0), mixer(x, state=state).y, rtol=0, atol=1e-12)
 
 
 def test_decoding_by_bucket_sees_the_same_buckets_then_the_latest():
@@ -230,18 +200,17 @@ def test_dropout_has_the_gradient_of_its_own_mask_and_the_right_mean():
     qk, v = (draw(1, 2, 9, 3, seed=s).requires_grad_() for s in (1, 2))
     buckets, pattern = drawn_buckets(1, 2, 2, 9), ChunkPattern(4, 1, 0, causal=True)
 
-    def thinned(qk, v):
-        torch.manual_seed(5)
+    def thinned(qk, v, seed=5):
+        if seed is not None:
+            torch.manual_seed(seed)
         return ef.functional.lsh_attention(qk, v, buckets, pattern, dropout=0.4)
 
     assert torch.autograd.gradcheck(thinned, (qk, v), fast_mode=True)
     plain = ef.functional.lsh_attention(qk, v, buckets, pattern)
     torch.manual_seed(0)
-    drawn = torch.stack(
-        [ef.functional.lsh_attention(qk, v, buckets, pattern, dropout=0.4) for _ in range(800)]
-    ).detach()
+    drawn = torch.stack([thinned(qk, v, None) for _ in range(300)]).detach()
     assert (drawn.std(0)[:, :, 2:] > 0).all()
-    error = (drawn.mean(0) - plain).abs() / (drawn.std(0) / 800**0.5 + 1e-9)
+    error = (drawn.mean(0) - plain).abs() / (drawn.std(0) / 300**0.5 + 1e-9)
     assert error.max() < 5
 
 
@@ -260,44 +229,27 @@ def test_buckets_may_be_given_and_are_recorded():
 
 
 def test_a_reversible_stack_hashes_once_and_has_autograds_gradients(monkeypatch):
-    from everyformer.blocks.passing import StackRun
-    from everyformer.genes.wirings.reversible import Replayed
-
     torch.manual_seed(0)
     sizes = {"width": WIDTH, "heads": 3, "layers": 3, "max_length": 32, "vocabulary": 20}
     options = {"chunk": 4, "rounds": 2, "buckets": 6, "dropout": 0.3, "attention_dropout": 0.3}
     model = ef.create_model("reformer", **sizes, **options).double()
     tokens = torch.randint(0, 20, (2, 19))
     calls = []
-    honest = reformer.lsh_buckets
-    monkeypatch.setattr(reformer, "lsh_buckets", lambda *a: calls.append(1) or honest(*a))
+    real = reformer.lsh_buckets
+    monkeypatch.setattr(reformer, "lsh_buckets", lambda *a: calls.append(1) or real(*a))
 
     def gradients():
-        torch.manual_seed(7)
         loss = model(tokens, targets=tokens).loss
         return torch.autograd.grad(loss, list(model.parameters()))
 
-    got = gradients()
-    assert len(calls) == 3
-
-    monkeypatch.setattr(Replayed, "forward", StackRun.forward)
-    for a, b in zip(got, gradients(), strict=True):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-10)
+    torch.testing.assert_close(*both_ways(gradients), rtol=0, atol=1e-10)
+    assert len(calls) == 2 * 3
 
 
-REFUSED = [
-    ({"buckets": 5}, GeneError, "even numbers"),
-    ({"buckets": None}, GeneError, "give `max_length"),
-]
-
-
-@pytest.mark.parametrize(("options", "kind", "message"), REFUSED)
-def test_what_cannot_be_is_refused(options, kind, message):
-    with pytest.raises(kind, match=message):
-        make(**options)
-
-
-def test_buckets_of_another_shape_are_refused():
+def test_what_cannot_be_is_refused():
+    for buckets, message in ((5, "even numbers"), (None, "give `max_length")):
+        with pytest.raises(GeneError, match=message):
+            make(buckets=buckets)
     with pytest.raises(ShapeError, match="buckets must be"):
         ef.functional.lsh_attention(
             draw(1, 2, 5, 4), draw(1, 2, 5, 4), drawn_buckets(1, 2, 1, 6), ChunkPattern(4)

@@ -13,7 +13,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.trace import trace
 from everyformer.engines.content.clustered import best_positions
 from everyformer.family import info
-from helpers import build_mixer, close, covering, draw
+from helpers import build_mixer, close, covering, draw, in_pieces, with_gradients
 from sequence_laws.flops import count_flops
 from sequence_laws.operations import Counter
 
@@ -32,13 +32,8 @@ def problem(length=37, clusters=4, size=5, seed=0):
     return q, k, v, q @ means.mT, k @ means.mT
 
 
-# the functions
-
-
 @covering(
-    routing=ROUTINGS,
-    sizes=[(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)],
-    padded=[False, True],
+    routing=ROUTINGS, sizes=[(1, 1), (7, 3), (37, 5), (70, 9), (40, 64)], padded=[False, True]
 )
 def test_the_function_equals_the_definition_with_gradients(routing, sizes, padded):
     length, window = sizes
@@ -52,27 +47,12 @@ def test_the_function_equals_the_definition_with_gradients(routing, sizes, padde
     how = {"window": window, "routing": routing, "padding_mask": padding_mask}
     got = functional.routing_attention(*inputs, q_scores, k_scores, **how)
     expected = reference.routing_attention(*inputs, q_scores, k_scores, **how)
-    close(got, expected)
-    weight = draw(*got.shape, seed=5)
-    first = torch.autograd.grad((got * weight).sum(), inputs)
-    second = torch.autograd.grad((expected * weight).sum(), inputs)
-    for a, b in zip(first, second, strict=True):
-        close(a, b)
+    close(*(with_gradients(y, inputs) for y in (got, expected)))
 
 
-# what is causal
-
-
-@pytest.mark.parametrize(
-    ("options", "honest"),
-    [
-        ({}, True),
-        ({"routing": "prefix"}, True),
-        ({"routing": "paper"}, False),
-    ],
-)
-def test_another_last_token_changes_earlier_outputs_only_where_a_mixer_says_so(options, honest):
-    mixer = build(clusters=4, window=16, **options)
+@pytest.mark.parametrize("routing", ["strict", "prefix", "paper"])
+def test_another_last_token_changes_earlier_outputs_only_where_a_mixer_says_so(routing):
+    mixer, honest = build(clusters=4, window=16, routing=routing), routing != "paper"
     x = draw(1, 64, 16)
     other = x.clone()
     other[:, -1] = 3 * draw(16, seed=7)
@@ -140,17 +120,9 @@ def test_the_mean_distance_of_the_commitment_leaves_padding_out():
     close(got, mixer(x[:, :4]).losses["commitment"])
 
 
-# as part of models
-
-
-def test_layers_and_heads_are_shared_with_other_mixers():
-    last = ef.by_layer("attention", "routing")
-    model = ef.create_model("attention", width=16, heads=2, layers=2, mixer=last, max_length=64)
-    assert model.stack.blocks[1].mixer.clusters == 8
-    leaky = {"clusters": 3, "window": 4, "routing": "paper"}
-    mixed = ef.create_model(
-        "attention", heads=2, mixer=ef.by_head("attention", "routing", routing=leaky)
-    )
+def test_heads_beside_others_say_that_they_are_not_causal():
+    leaky = ef.by_head("attention", "routing", routing={"clusters": 3, "routing": "paper"})
+    mixed = ef.create_model("attention", heads=2, mixer=leaky)
     assert "whole row" in mixed.stack.blocks[0].mixer.non_causal_reason
 
 
@@ -201,9 +173,6 @@ def test_calls_that_cannot_be_are_refused():
         functional.routing_attention(q, k, v, q_scores[:, :, :5], window=3)
 
 
-# code of others
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_clusters_of_the_whole_row_agree_with_routing_transformer(causal):
     """Its slot of memory is made invisible, its division by count + 1e-5 undone."""
@@ -242,9 +211,7 @@ TIES = [
 ]
 
 
-@pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize("causal", [True, False])
-@pytest.mark.parametrize("own", TIES, ids=str)
+@covering(own=TIES, causal=[True, False], seed=range(3))
 def test_of_equal_tokens_the_first_are_chosen_wherever_they_stand(own, causal, seed):
     generator = torch.Generator().manual_seed(seed)
     mixer = Case(info("routing"), own, causal).mixer(torch.float64)
@@ -259,11 +226,7 @@ def test_of_equal_tokens_the_first_are_chosen_wherever_they_stand(own, causal, s
     x[0, at], padding_mask[0, at] = text[0], True
     torch.testing.assert_close(mixer(x, mask=Mask(padding_mask=padding_mask)).y[:, at], expected)
     if causal and own.get("routing") != "paper":
-        state, parts = mixer.init_state(1), []
-        for a, b in ((0, 5), (5, 6), (6, 17), (17, 23)):
-            y, state, _ = mixer(text[:, a:b], state=state)
-            parts.append(y)
-        torch.testing.assert_close(torch.cat(parts, 1), expected)
+        torch.testing.assert_close(in_pieces(mixer, text, [5, 1, 11, 6])[0], expected)
 
 
 @pytest.mark.parametrize("count", [1, 4, 9, 40])
@@ -315,9 +278,8 @@ def test_rows_of_different_lengths_step_as_each_alone(local):
             state = mixer.init_state(3)
             state, ys = state.reserve(9) if reserved else state, []
             for n in range(50):
-                out = mixer(
-                    x[:, n : n + 1], mask=Mask(padding_mask=padding_mask[:, n : n + 1]), state=state
-                )
+                real = Mask(padding_mask=padding_mask[:, n : n + 1])
+                out = mixer(x[:, n : n + 1], mask=real, state=state)
                 ys.append(out.y)
                 state = out.state
                 if n == 30:
@@ -343,6 +305,7 @@ def test_one_program_serves_texts_shorter_and_longer_than_a_cluster(routing, cau
         close(program(x).y, mixer(x).y)
 
 
+@pytest.mark.full("the compiler works for seconds")
 def test_steps_with_and_without_a_graph_go_on_from_each_other():
     mixer = build(routing="prefix").eval()
     x = draw(2, 23, 16)

@@ -90,13 +90,14 @@ WORKED = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("optimiser", OPTIMISERS)
-@pytest.mark.parametrize("how", WORKED, ids=str)
+EACH = [(how, [*OPTIMISERS][n % 4]) for n, how in enumerate(WORKED)]
+
+
+@pytest.mark.parametrize(("how", "optimiser"), EACH, ids=str)
 def test_centroids_move_once_a_step_however_it_is_worked_through(how, optimiser):
     same = {name: value for name, value in how.items() if name in ("wiring", "tie")}
     plain, model = trained(optimiser=optimiser, **same), trained(optimiser=optimiser, **how)
-    for a, b in zip(centroids_of(plain), centroids_of(model), strict=True):
-        close(a, b)
+    close(centroids_of(plain), centroids_of(model))
     # three steps of 4 rows of 24 tokens, 0.001 of each taken into the averages, which begin at 1
     for block in model.stack.blocks:
         total = block.mixer.centroids.counts.sum(-1)
@@ -126,11 +127,9 @@ def test_centroids_stand_still_without_a_step():
     model.eval()(tokens, targets=tokens).loss.backward()
     with torch.no_grad():
         model.train()(tokens)
-    after = centroids_of(model)
-    assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
-    assert all(
-        not torch.equal(a, b) for a, b in zip(before, centroids_of(trained(steps=0)), strict=True)
-    )
+    close(centroids_of(model), before, 0)
+    for a, b in zip(before, centroids_of(trained(steps=0)), strict=True):
+        assert not torch.equal(a, b)
 
 
 def test_a_step_that_was_counted_is_saved_with_the_weights():
@@ -139,8 +138,7 @@ def test_a_step_that_was_counted_is_saved_with_the_weights():
     saved = {name: t.clone() for name, t in model.state_dict().items()}
     again = trained(steps=0)
     again.load_state_dict(saved)
-    for a, b in zip(centroids_of(model), centroids_of(again), strict=True):
-        assert torch.equal(a, b)
+    close(centroids_of(model), centroids_of(again), 0)
 
 
 def test_padding_does_not_move_centroids():

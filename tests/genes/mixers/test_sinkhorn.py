@@ -5,18 +5,14 @@ import math
 import pytest
 import torch
 
-import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
 from everyformer.core.trace import trace
 from everyformer.engines.content.balance import (
-    NOTHING,
     balanced,
     balanced_reference,
-    balanced_row,
     gumbel,
 )
-from everyformer.lab.show.pictures import draw_pictures
-from helpers import build_mixer, close, draw, shifted
+from helpers import build_mixer, close, draw, shifted, with_gradients
 
 WIDTH, HEADS, LONGEST = 12, 3, 40
 
@@ -27,41 +23,11 @@ def build(*, causal=False, dtype=torch.float64, max_length=LONGEST, block_size=4
     return shifted(mixer, vectors=True)
 
 
-def attention_of(mixer):
-    """Softmax attention with the mixer's own projections."""
-    plain = ef.create_mixer("attention", width=WIDTH, heads=HEADS, causal=mixer.causal).double()
-    plain.load_state_dict(mixer.state_dict(), strict=False)
-    return plain
-
-
-# balancing
-
-
 @pytest.mark.parametrize("causal", [False, True])
 def test_balancing_in_logs_is_balancing_by_divisions(causal):
     logits = draw(1, 3, 6, 6).requires_grad_()
     fast, literal = balanced(logits, 4, causal=causal), balanced_reference(logits[0], 4, causal)
-    close(fast[0], literal)
-    weight = draw(3, 6, 6, seed=5)
-    found = [torch.autograd.grad((t * weight).sum(), logits)[0] for t in (fast[0], literal)]
-    close(*found)
-
-
-def test_causal_rows_can_be_made_one_after_the_other():
-    logits, columns = draw(2, 3, 6, 6), torch.full((2, 3, 4, 6), NOTHING, dtype=torch.float64)
-    whole = balanced(logits, 4, causal=True)
-    for i in range(6):
-        earlier = (torch.arange(6) < i).expand(2, 1, 6)
-        row, columns = balanced_row(logits[:, :, i], columns, earlier)
-        close(row, whole[:, :, i])
-
-
-def test_blocks_that_are_not_there_take_no_part():
-    logits = draw(1, 2, 6, 6)
-    p = balanced(logits, 5, real=torch.tensor([[True] * 4 + [False] * 2]))
-    close(p[..., :4, :4], balanced(logits[..., :4, :4], 5))
-    assert (p[..., 4:, :] == 0).all()
-    assert (p[..., :, 4:] == 0).all()
+    close(*(with_gradients(t, [logits]) for t in (fast[0], literal)))
 
 
 def test_large_logits_stay_finite_and_so_do_their_gradients():
@@ -78,9 +44,6 @@ def test_the_noise_is_gumbel_noise():
     drawn = gumbel(torch.empty(200_000, dtype=torch.float64))
     assert abs(float(drawn.mean()) - 0.5772) < 0.01
     assert abs(float(drawn.var()) - math.pi**2 / 6) < 0.03
-
-
-# an implementation that no one here wrote
 
 
 def test_balancing_and_sorting_are_those_of_the_sinkhorn_transformer_package():
@@ -117,11 +80,10 @@ def test_a_mixture_adds_attention():
     for causal in (False, True):
         both, alone = build(causal=causal, mixture=True), build(causal=causal)
         alone.load_state_dict(both.state_dict())
+        plain = build_mixer("attention", width=WIDTH, heads=HEADS, causal=causal)
+        plain.load_state_dict(both.state_dict(), strict=False)
         x = draw(2, 11, WIDTH)
-        close(both(x).y - alone(x).y, attention_of(both)(x).y)
-
-
-# noise, pictures
+        close(both(x).y - alone(x).y, plain(x).y)
 
 
 def test_noise_is_for_training_alone():
@@ -142,21 +104,6 @@ def test_the_weights_that_are_shown_make_the_output(causal, combine):
     assert weights.shape == (1, HEADS, 11, 11)
     values = mixer.project(x)[2]
     close(mixer.out((weights @ values).transpose(1, 2).flatten(2)), y)
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_sort_matrices_are_drawn_where_there_is_more_than_one_block(causal):
-    sizes = {"width": WIDTH, "heads": HEADS, "layers": 2, "max_length": LONGEST, "block_size": 4}
-    model = ef.create_model("sinkhorn", "lm" if causal else "mlm", vocabulary=9, **sizes)
-    tokens = torch.arange(30)[None] % 9
-    (figure,) = draw_pictures(model, tokens, "sort").values()
-    assert "sorted in" in figure.get_label()
-    assert "nan" not in figure.get_label()
-    with pytest.raises(UnsupportedError, match="no sort to show"):
-        draw_pictures(model, tokens[:, :4], "sort")
-
-
-# refusals
 
 
 @pytest.mark.parametrize(
@@ -187,10 +134,9 @@ def test_what_cannot_be_read_is_refused():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_the_definition_has_finite_gradients_beside_tokens_that_are_none(length, dtype):
     """A short last block: of a sorted token no part is real, and the log of that is no number."""
-    mixer = build_mixer(
-        "sinkhorn", dtype=dtype, width=12, heads=2, causal=False, block_size=4, max_length=8
-    )
-    x = draw(1, length, mixer.width).to(dtype).requires_grad_()
+    sizes = {"width": 12, "heads": 2, "max_length": 8}
+    mixer = build_mixer("sinkhorn", dtype=dtype, causal=False, block_size=4, **sizes)
+    x = draw(1, length, 12, dtype=dtype).requires_grad_()
     (gradient,) = torch.autograd.grad(mixer.reference(x).square().sum(), x)
     assert gradient.isfinite().all()
     assert gradient.abs().max() > 0

@@ -52,11 +52,14 @@ def test_some_queries_are_a_part_of_all(options: Any, causal: bool, mask: str, r
     mixer: Any = shifted(build_mixer("attention", **own))
     x, given, chosen = draw(2, LENGTH, WIDTH), MASKS[mask](), CHOSEN[rows]
     got = mixer.answer(x, chosen, given, None).y
-    expected = chosen.pick(mixer(x, mask=given).y)
-    real = chosen.real
-    if given is not None and given.padding_mask is not None:
-        real = chosen.pick(given.padding_mask)
-    close(got[real], expected[real])
+    real = real_of(chosen, given)
+    close(got[real], chosen.pick(mixer(x, mask=given).y)[real])
+
+
+def real_of(chosen: TokenSubset, mask: Any) -> Any:
+    """Which of the chosen tokens are no padding."""
+    padded = mask is not None and mask.padding_mask is not None
+    return chosen.pick(mask.padding_mask) if padded else chosen.real
 
 
 @covering(options=OPTIONS, mask=["bare", "padded", "pairs"], rows=CHOSEN)
@@ -66,9 +69,7 @@ def test_behind_a_state_too(options: Any, mask: str, rows: str) -> None:
     x, given, chosen = draw(2, LENGTH, WIDTH), MASKS[mask](), CHOSEN[rows]
     before = mixer(draw(2, 4, WIDTH, seed=3), state=mixer.init_state(2)).state
     got, whole = mixer.answer(x, chosen, given, before), mixer(x, mask=given, state=before)
-    real = chosen.real
-    if given is not None and given.padding_mask is not None:
-        real = chosen.pick(given.padding_mask)
+    real = real_of(chosen, given)
     close(got.y[real], chosen.pick(whole.y)[real])
     assert got.state.keys.shape == whole.state.keys.shape
     later = draw(2, 2, WIDTH, seed=4)

@@ -6,7 +6,7 @@ import torch
 import everyformer as ef
 from everyformer.core.errors import GeneError, ShapeError
 from everyformer.genes.positions import POSITIONS
-from everyformer.genes.positions.rope import rotate, rotate_reference
+from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
 from everyformer.genes.positions.sinusoidal import Sinusoidal, sinusoid, sinusoid_reference
 
 torch.manual_seed(0)
@@ -33,6 +33,29 @@ def test_positions_are_exact_in_bfloat16_models():
     torch.testing.assert_close(
         module.embed(torch.tensor([[1001]])), sinusoid(torch.tensor([[1001]]), 8)
     )
+
+
+@pytest.mark.parametrize("fraction", [0.25, 0.5, 1.0])
+def test_partial_rotations_equal_gpt_neox(fraction):
+    module = pytest.importorskip("transformers.models.gpt_neox.modeling_gpt_neox")
+    rotary = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": fraction}
+    sizes = {"hidden_size": 32, "num_attention_heads": 2, "max_position_embeddings": 600}
+    config, q = module.GPTNeoXConfig(**sizes, rope_parameters=rotary), torch.randn(1, 2, 5, 16)
+    cos, sin = module.GPTNeoXRotaryEmbedding(config)(q, POS)
+    expected, _ = module.apply_rotary_pos_emb(q, q, cos, sin)
+    ours = Rope(width=32, heads=2, options={"fraction": fraction}).rotate(q, POS)
+    torch.testing.assert_close(ours, expected, rtol=0, atol=2e-5)
+
+
+def test_interleaved_partial_rotations_equal_gpt_j():
+    module = pytest.importorskip("transformers.models.gptj.modeling_gptj")
+    q = torch.randn(1, 2, 5, 16)
+    sin, cos = module.create_sinusoidal_positions(512, 8)[POS].split(4, dim=-1)
+    head = module.apply_rotary_pos_emb(q[..., :8].transpose(1, 2), sin, cos).transpose(1, 2)
+    options = {"fraction": 0.5, "layout": "interleaved"}
+    ours = Rope(width=32, heads=2, options=options).rotate(q, POS)
+    torch.testing.assert_close(ours, torch.cat((head, q[..., 8:]), -1), rtol=0, atol=2e-5)
+    torch.testing.assert_close(rotate(head, 0 * POS), head)
 
 
 @pytest.mark.parametrize("layout", ["half", "interleaved"])

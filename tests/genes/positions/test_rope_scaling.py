@@ -2,20 +2,17 @@
 
 import math
 
-import numpy as np
 import pytest
 import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnsupportedError
+from everyformer.core.mask import lengths_of
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate
 from everyformer.genes.positions.rope import Rope, rotate, rotate_reference
-from everyformer.genes.positions.rope_scaling import (
-    RopeScaling,
-    rates,
-    rates_reference,
-)
+from everyformer.genes.positions.rope_scaling import RopeScaling, rates, rates_reference
+from helpers import with_gradients
 
 SHORT, LONG = tuple(1 + m / 8 for m in range(8)), tuple(2.0 + m for m in range(8))
 KINDS = {
@@ -52,12 +49,9 @@ def their_config(case, longest=10):
     given = {NAMES.get(k, k): v for k, v in KINDS[case].items()}
     given |= {k: list(v) for k, v in given.items() if isinstance(v, tuple)}
     given |= {"low_freq_factor": 1.0, "high_freq_factor": 4.0} | given
-    return LlamaConfig(
-        hidden_size=48,
-        num_attention_heads=3,
-        max_position_embeddings=longest,
-        rope_parameters={"rope_type": scaling(case).kind, "rope_theta": 500.0, **given},
-    )
+    given |= {"rope_type": scaling(case).kind, "rope_theta": 500.0}
+    sizes = {"hidden_size": 48, "num_attention_heads": 3, "max_position_embeddings": longest}
+    return LlamaConfig(**sizes, rope_parameters=given)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -73,29 +67,14 @@ def test_angles_are_those_of_hugging_face(case, length):
     assert ours == pytest.approx(size)
 
 
-@pytest.mark.parametrize("length", LENGTHS)
-@pytest.mark.parametrize("case", KINDS)
-def test_angles_equal_their_definition(case, length):
-    theta, size = rates(torch.arange(length)[None], 8, 500.0, scaling(case))
-    theta = theta[0, 0, 0] if theta.dim() > 1 else theta
-    expected, wanted = rates_reference(8, 500.0, scaling(case), length)
-    torch.testing.assert_close(theta, torch.tensor(expected, dtype=torch.float64))
-    assert size == pytest.approx(wanted)
-
-
 @pytest.mark.parametrize("layout", ["half", "interleaved"])
 @pytest.mark.parametrize("case", KINDS)
 def test_rotation_equals_its_definition_with_gradients(case, layout):
     positions = torch.tensor([[0, 1, 2, 17, 30], [0, 1, 2, 3, 4]])
     q = torch.randn(2, 3, 5, 16).double().requires_grad_()
-    turned = [
-        form(q, positions, layout=layout, scaling=scaling(case))
-        for form in (rotate, rotate_reference)
-    ]
-    torch.testing.assert_close(turned[0], turned[1])
-    weight = torch.randn_like(q)
-    first, second = (torch.autograd.grad((side * weight).sum(), q)[0] for side in turned)
-    torch.testing.assert_close(first, second)
+    how = {"layout": layout, "scaling": scaling(case)}
+    turned = [form(q, positions, **how) for form in (rotate, rotate_reference)]
+    torch.testing.assert_close(*(with_gradients(side, [q]) for side in turned))
 
 
 @pytest.mark.parametrize("kind", ["linear", "ntk", "dynamic", "yarn", "llama3", "longrope"])
@@ -143,20 +122,12 @@ def test_a_part_of_a_text_turns_as_in_the_whole_where_its_length_is_said(case):
     assert torch.allclose(alone, said) == (scaling(case).kind not in BY_LENGTH)
 
 
-@pytest.mark.parametrize("case", BY_LENGTH)
-def test_a_state_is_refused_where_angles_change_with_the_length(case):
-    own = {"scaling": {"kind": case, **KINDS[case]}}
-    made = ef.create_mixer(
-        "attention", width=32, heads=2, causal=True, position="rope", position_options=own
-    )
-    with pytest.raises(UnsupportedError, match=r"angles of all tokens change.*recompute"):
-        made.init_state(1)
-
-
 def test_generation_recomputes_where_angles_change_with_the_length():
     torch.manual_seed(0)
     options = {"kind": "dynamic", "factor": 3.0, "original_length": 6}
     model = ef.create_model("rope", width=16, layers=2, heads=2, scaling=options).eval()
+    with pytest.raises(UnsupportedError, match=r"angles of all tokens change.*recompute"):
+        model.init_state(1)
     tokens = torch.randint(0, 256, (1, 4))
     got = generate(model, tokens, tokens=6, sampling=Sampling(temperature=0.0))
     for _ in range(6):
@@ -181,16 +152,11 @@ def test_a_part_of_the_channels_is_scaled_by_its_own_size():
         ({"kind": "yarn", "factor": 2.0}, "'yarn' needs `original_length`"),
         ({"kind": "dynamic", "original_length": 9}, "'dynamic' needs `factor`"),
         ({"kind": "linear", "factor": 0.5}, "must be at least 1"),
-        (
-            {"kind": "linear", "factor": 2.0, "beta_fast": 8.0},
-            "reads no `beta_fast`; it reads factor",
-        ),
+        ({"kind": "linear", "factor": 2.0, "beta_fast": 8.0}, "no `beta_fast`; it reads factor"),
+        ({"kind": "yaren", "factor": 2.0}, "did you mean 'yarn'"),
         ({"factor": 2.0}, "'none' reads no `factor`"),
         ({"kind": "llama3", "low_frequency": 4.0}, "must be less than high_frequency"),
-        (
-            {"kind": "longrope", "factor": 2.0, "original_length": 9, "short": (1.0,)},
-            "one divisor for each of 4 pairs",
-        ),
+        ({"kind": "longrope", "factor": 2.0, "original_length": 9, "short": (1.0,)}, "of 4 pairs"),
     ],
 )
 def test_options_that_do_not_go_together_are_refused(given, message):
@@ -198,21 +164,42 @@ def test_options_that_do_not_go_together_are_refused(given, message):
         ef.create_model("rope", width=16, heads=2, scaling=given)
 
 
-def test_an_unknown_kind_offers_the_nearest():
-    with pytest.raises(ConfigError, match="did you mean 'yarn'"):
-        ef.create_model("rope", width=16, heads=2, scaling={"kind": "yaren", "factor": 2.0})
+RAMPS = [
+    # L, beta_fast, beta_slow, truncate, pairs that keep their rate, share of 1/s of the others
+    # 16 ln(20000 / 64 pi) / (2 ln 500) = 5.92 and 16 ln(20000 / 2 pi) / (2 ln 500) = 10.38: a ramp
+    # from 5 to 11, beyond the last of eight pairs
+    (20_000, 32.0, 1.0, True, 6, (1 / 6, 2 / 6)),
+    # 16 ln(64 / 8 pi) / (2 ln 500) = 1.2033 for both: a step
+    (64, 4.0, 4.0, False, 2, (1.0,) * 6),
+    # both ends below the first pair, whose rate stays
+    (6, 4.0, 2.0, True, 1, (1.0,) * 7),
+]
+
+
+@pytest.mark.parametrize(("length", "fast", "slow", "truncate", "kept", "shares"), RAMPS)
+def test_yarns_ramp_lies_where_its_turns_are(length, fast, slow, truncate, kept, shares):
+    """Eight pairs at a base of 500, four times longer: theta_m (1 - r_m + r_m / 4)."""
+    scaling = RopeScaling(
+        kind="yarn", factor=4.0, original_length=length, beta_fast=fast, beta_slow=slow,
+        truncate=truncate,
+    )  # fmt: skip
+    ramp = [0.0] * kept + list(shares)
+    expected = [500 ** (-m / 8) * (1 - r + r / 4) for m, r in enumerate(ramp)]
+    found, factor = rates(torch.arange(3)[None], 8, 500.0, scaling)
+    assert found.tolist() == pytest.approx(expected, rel=1e-12)
+    assert rates_reference(8, 500.0, scaling, 3)[0] == pytest.approx(expected, rel=1e-12)
+    assert factor == pytest.approx(1 + 0.1 * math.log(4))
 
 
 @pytest.mark.parametrize(
-    ("options", "angle"),
+    ("positions", "lengths"),
     [
-        ({}, 1.0),
-        ({"scaling": {"kind": "linear", "factor": 4.0}}, 0.25),
+        ([0, 1, 2, 3], [4, 4, 4, 4]),
+        ([0, 1, 1, 2, 0, 1, 0, 0, 5], [3, 3, 3, 3, 2, 2, 1, 6, 6]),
+        # a sequence begins at 0, or where positions fall back
+        ([3, 4, 5, 2, 3], [6, 6, 6, 4, 4]),
+        ([9, 1, 0, 1, 2, 7, 6], [10, 2, 8, 8, 8, 8, 7]),
     ],
 )
-def test_the_picture_shows_the_angles_that_are_used(options, angle):
-    made = Rope(width=8, heads=2, options=options)
-    shown = made.pictures(5, [made])["rotary"]().rows[0][0].values
-    # the first pair of channels turns by this angle a position
-    expected = [math.cos(angle * position) for position in range(5)]
-    np.testing.assert_allclose(shown[:, 0], expected, rtol=0, atol=1e-6)
+def test_positions_that_fall_begin_a_sequence(positions, lengths):
+    assert lengths_of(torch.tensor([positions])).tolist() == [lengths]

@@ -31,33 +31,37 @@ def mixer(causal, **more):
     return build_mixer("attention", seed=1, **sizes, **chosen, **more)
 
 
-def rows_of(made):
-    """Rows of all `DISTANCES` from query to key, one query at 0."""
-    return made.buckets(DISTANCES)
-
-
 @DIRECTIONS
 @pytest.mark.parametrize(("buckets", "reach"), SIZES)
 def test_buckets_are_those_of_t5(buckets, reach, causal):
     t5 = pytest.importorskip("transformers.models.t5.modeling_t5")
     find = t5.T5Attention._relative_position_bucket
     theirs = find(-DISTANCES, not causal, num_buckets=buckets, max_distance=reach)
-    assert torch.equal(rows_of(position(causal, buckets, reach)), theirs)
+    assert torch.equal(position(causal, buckets, reach).buckets(DISTANCES), theirs)
+
+
+def test_buckets_are_the_known_ones():
+    known = {0: 0, 1: 1, 15: 15, 16: 16, 18: 16, 19: 17, 32: 21, 64: 26, 113: 31, 128: 31}
+    known |= {699: 31, -1: 0, -50: 0}
+    both = {8: 8, 11: 8, 12: 9, 90: 14, 91: 15, -1: 17, -12: 25, -91: 31, 0: 0}
+    for causal, rows in ((True, known), (False, both)):
+        assert position(causal).buckets(torch.tensor([*rows])).tolist() == [*rows.values()]
 
 
 @pytest.mark.parametrize(
-    ("causal", "distance", "row"),
+    ("causal", "buckets", "rows"),
     [
-        *((True, d, d) for d in (0, 1, 15)),
-        *((True, d, r) for d, r in ((16, 16), (18, 16), (19, 17), (32, 21), (64, 26), (113, 31))),
-        *((True, d, r) for d, r in ((128, 31), (699, 31), (-1, 0), (-50, 0))),
-        *((False, d, r) for d, r in ((8, 8), (11, 8), (12, 9), (90, 14), (91, 15), (-1, 17))),
-        *((False, d, r) for d, r in ((-12, 25), (-91, 31), (0, 0))),
+        # distances -5 .. 5 from key to query, of which 3 is the last that differs
+        (True, 4, [0, 0, 0, 0, 0, 0, 1, 2, 3, 3, 3]),
+        (False, 8, [7, 7, 7, 6, 5, 0, 1, 2, 3, 3, 3]),
     ],
 )
-def test_buckets_are_the_known_ones(causal, distance, row):
-    made = position(causal)
-    assert made.buckets(torch.tensor(distance)).item() == row
+def test_the_farthest_distance_with_a_row_of_its_own(causal, buckets, rows):
+    made = position(causal, buckets, 3, heads=2)
+    with torch.no_grad():
+        made.table.copy_(torch.arange(2 * buckets).view(buckets, 2))
+    added = made.by_distance(torch.arange(-5, 6), torch.float64)
+    assert added.tolist() == [[2.0 * row + head for row in rows] for head in range(2)]
 
 
 @DIRECTIONS
@@ -98,10 +102,9 @@ def test_one_table_serves_all_layers_or_each_has_its_own(shared, tables, tmp_pat
     assert len({id(p) for name, p in loaded.named_parameters() if "table" in name}) == tables
 
 
-@pytest.mark.parametrize("tie", [True, False])
-def test_the_shared_table_comes_back_as_one_from_a_folder_of_hugging_face(tie, tmp_path):
+def test_the_shared_table_comes_back_as_one_from_a_folder_of_hugging_face(tmp_path):
     hf = pytest.importorskip("everyformer.interop.hf")
-    sizes = {"width": 8, "heads": 2, "layers": 2, "tie": tie}
+    sizes = {"width": 8, "heads": 2, "layers": 2, "tie": False}
     model = ef.create_model("attention", position="t5-relative", **sizes).eval()
     hf.EveryformerForCausalLM.wrap(model).save_pretrained(tmp_path)
     loaded = hf.EveryformerForCausalLM.from_pretrained(tmp_path).eval().model
@@ -113,9 +116,8 @@ def test_the_shared_table_comes_back_as_one_from_a_folder_of_hugging_face(tie, t
 
 def test_heads_of_a_mixed_layer_share_the_table_too():
     heads = ef.by_head("aft-simple", "attention")
-    model = ef.create_model(
-        "attention", width=8, heads=2, layers=2, position="t5-relative", mixer=heads
-    )
+    sizes = {"width": 8, "heads": 2, "layers": 2, "position": "t5-relative"}
+    model = ef.create_model("attention", mixer=heads, **sizes)
     kept = {id(p) for name, p in model.named_parameters() if "table" in name}
     assert len(kept) == 1
     tokens = torch.randint(0, 256, (2, 9))
@@ -134,22 +136,14 @@ def test_layers_that_differ_share_the_table_and_those_without_scores_are_refused
         ef.create_model("attention", mixer=mixers, **sizes)
 
 
-@pytest.mark.parametrize(
-    ("causal", "options", "message"),
-    [
+def test_tables_that_cannot_be_or_are_of_the_other_direction_are_refused():
+    for causal, options, message in (
         (False, {"buckets": 7}, "an even number of at least 4"),
         (True, {"buckets": 1}, "at least 2 buckets"),
         (True, {"max_distance": 16}, r"within the 16 distances"),
         (False, {"max_distance": 8}, r"within the 8 distances"),
-    ],
-)
-def test_tables_that_cannot_be_are_refused(causal, options, message):
-    with pytest.raises(GeneError, match=message):
-        T5Relative(width=8, heads=2, causal=causal, options=options)
-
-
-def test_a_table_of_the_other_direction_is_refused():
-    with pytest.raises(
-        GeneError, match=r"built with `causal=False`, but attention has `causal=True`"
     ):
+        with pytest.raises(GeneError, match=message):
+            T5Relative(width=8, heads=2, causal=causal, options=options)
+    with pytest.raises(GeneError, match=r"`causal=False`, but attention has `causal=True`"):
         ef.create_mixer("attention", width=12, heads=3, causal=True, position=position(False))
