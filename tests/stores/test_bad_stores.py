@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datastores.store.stores import content
+from store_stand_ins import content
 
 import everyformer as ef
 from everyformer.data.tokenizers.plain import ByteTokenizer

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datastores.store.stores import SMALL
+from store_stand_ins import SMALL
 
 import everyformer as ef
 from everyformer.core.errors import CheckpointError, ConfigError, DataError, EveryformerError

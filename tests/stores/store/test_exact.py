@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from datastores.store.stores import every_distance
+from store_stand_ins import every_distance
 from torch import Tensor
 
 from everyformer.core.dispatch import watched

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from datastores.store.stores import ORIGIN, every_distance
+from store_stand_ins import ORIGIN, every_distance
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, DataError, EveryformerError, ShapeError

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datastores.store.stores import ORIGIN, content, ended, forked, rows, write
+from store_stand_ins import ORIGIN, content, ended, forked, rows, write
 
 from everyformer.core.errors import CheckpointError, DataError
 from everyformer.stores.store import record as module

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datastores.store.stores import (
+from store_stand_ins import (
     ORIGIN,
     WIDTH,
     content,
