@@ -71,13 +71,11 @@ ELSEWHERE = {
     "MixtureOptions": "a base",
     "KnnOptions": "stores refuse more than they hold",
     "Grid": "stores refuse more than they hold",
-    "benchmark": "each point is measured in a process of its own",
     "cli": "tests/cli/test_bad_inputs.py",
-    "comparison": "trainings, and points of a benchmark",
     "generation": "tests/generation",
-    "datastores": "stores refuse more than they hold",
-    "exits": "counts of what was tried",
-    "rl": "what was recorded says its sizes",
+    "lab": "trainings and points of a benchmark, each of its own, and counts of what was tried",
+    "stores": "stores refuse more than they hold",
+    "Space": "what was recorded says its sizes",
 }
 """options, classes and packages that are no part of a training of text or pictures, or no sizes"""
 

@@ -154,7 +154,7 @@ def test_a_process_holds_about_half_of_the_weights_and_moments(
 @pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("accumulate", [3, pytest.param(1, marks=SELDOM)])
 def test_steps_evaluations_and_the_average_are_those_of_one_process(
-    children: ForkServerContext, tmp_path: Path, accumulate: int, without_tensorboard: None
+    children: ForkServerContext, tmp_path: Path, accumulate: int
 ) -> None:
     members = tuple(STEPPED)
     two_processes(children, split, tmp_path / "two", members, 4, accumulate)

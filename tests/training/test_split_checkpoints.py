@@ -28,7 +28,7 @@ def some_way(folder: Path, parallel: Any, steps: int) -> None:
     [RESUMED[2], *(pytest.param(*case, marks=SELDOM) for case in RESUMED if case != RESUMED[2])],
 )
 def test_a_checkpoint_goes_on_under_any_splitting(
-    children: ForkServerContext, tmp_path: Path, before: Any, after: Any, without_tensorboard: None
+    children: ForkServerContext, tmp_path: Path, before: Any, after: Any
 ) -> None:
     for (size, parallel), steps in ((before, 3), (after, 5)):
         processes(children, size, some_way, tmp_path / "run", parallel, steps)
@@ -86,7 +86,7 @@ def killed_while_saving(folder: Path, moment: str, rank: int) -> None:
     ],
 )
 def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
-    children: ForkServerContext, tmp_path: Path, moment: str, rank: int, without_tensorboard: None
+    children: ForkServerContext, tmp_path: Path, moment: str, rank: int
 ) -> None:
     with pytest.raises(AssertionError):
         two_processes(children, killed_while_saving, tmp_path, moment, rank)
@@ -102,7 +102,7 @@ def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
 
 @pytest.mark.full("seconds each", parts=3)
 def test_a_damaged_part_is_noticed_whoever_wrote_it(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
+    children: ForkServerContext, tmp_path: Path
 ) -> None:
     two_processes(children, split, tmp_path, ("gpt",), 4, 1)
     folder = tmp_path / "gpt" / "checkpoints"
@@ -130,6 +130,6 @@ def without_room(folder: Path) -> None:
 
 @pytest.mark.full("seconds each", parts=3)
 def test_a_disk_that_is_full_on_one_machine_ends_all(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
+    children: ForkServerContext, tmp_path: Path
 ) -> None:
     two_processes(children, without_room, tmp_path)

@@ -8,8 +8,6 @@ import pytest
 from everyformer.core.errors import CheckpointError
 from everyformer.training.logging import MetricsLog, read_metrics
 
-pytestmark = pytest.mark.usefixtures("without_tensorboard")
-
 ROWS: list[dict[str, Any]] = [
     {"step": 1, "loss": 2.5, "losses": {"size": 0.125}},
     {"step": 2, "loss": 2.25},

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from training_stand_ins import TinyConfig, TinyModel, tiny_training, train_tiny
 
 from everyformer.core.config import from_dict
@@ -29,8 +30,6 @@ from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
 from everyformer.training.saved import load_model, save_model
 from everyformer.training.storage import load_weights, weights_of, write_tensors
-
-pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
 
 @pytest.fixture(autouse=True)
@@ -76,31 +75,17 @@ def test_views_of_one_table_are_saved(tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "model.safetensors")["second"], whole[3:9])
 
 
-def untied(model: Any) -> None:
-    model.head.weight = torch.nn.Parameter(2 * model.head.weight.detach())
-
-
-def tied(model: Any) -> None:
-    model.inner.bias = model.norm.bias
-
-
-def with_more(model: Any) -> None:
-    model.value = torch.nn.Linear(8, 1)
-
-
-def resized(model: Any) -> None:
-    model.inner = torch.nn.Linear(8, 9)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (untied, "'head.weight' is not tied to another weight"),
-        (tied, "'inner.bias' is tied to another weight"),
-        (with_more, "'value.weight' is unknown to the model"),
-        (resized, r"'inner.weight' has shape \(9, 8\), the model's is \(8, 8\)"),
+        (lambda m: setattr(m.head, "weight", nn.Parameter(2 * m.head.weight.detach())),
+         "'head.weight' is not tied to another weight"),
+        (lambda m: setattr(m.inner, "bias", m.norm.bias), "'inner.bias' is tied to another weight"),
+        (lambda m: setattr(m, "value", nn.Linear(8, 1)), "'value.weight' is unknown to the model"),
+        (lambda m: setattr(m, "inner", nn.Linear(8, 9)),
+         r"'inner.weight' has shape \(9, 8\), the model's is \(8, 8\)"),
     ],
-)
+)  # fmt: skip
 def test_a_model_that_its_config_does_not_describe_is_not_saved(
     change: Any, told: str, tmp_path: Path
 ) -> None:
@@ -168,8 +153,11 @@ def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
     assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "4", "5"]
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
-@pytest.mark.parametrize("harm", [flip_byte, cut_short, Path.unlink])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [("model.safetensors", flip_byte), ("optimiser.safetensors", cut_short),
+     ("optimiser.safetensors", flip_byte), ("state.json", Path.unlink), ("state.json", cut_short)],
+)  # fmt: skip
 def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path: Path, name: str, harm: Any) -> None:
     make_checkpoints(tmp_path, [1, 2])
     harm(tmp_path / "step-00000002" / name)
