@@ -17,6 +17,7 @@ from everyformer.core.errors import DataError
 from everyformer.generation.beam import translate_all
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
+from helpers import overridden
 
 WORDS = {"a": "x", "b": "y", "c": "z"}
 SIZES = ("--width", "32", "--layers", "1", "--heads", "2", "--training.threads", "1")
@@ -48,15 +49,11 @@ def corpus(tree: Path) -> Path:
 
 
 @pytest.fixture
-def trained(corpus: Path, say: Say) -> Callable[..., str]:
+def trained(corpus: Path, trained: Callable[..., Path]) -> Callable[..., str]:
+    data = ("--data", str(corpus), "--data.languages", "en-de", "--length", "20", "--steps", "2")
+
     def run(member: str = "transformer", *words: str) -> str:
-        out = str(corpus.parent / "runs" / member)
-        data = ("--data", str(corpus), "--data.languages", "en-de")
-        common = (*data, "--length", "20", "--out", out)
-        steps = () if "--steps" in words else ("--steps", "2")
-        code, _, err = say("train", member, *common, *SIZES, *steps, *words)
-        assert code == 0, err
-        return out
+        return str(trained(member, *overridden((*data, *SIZES), words)))
 
     return run
 

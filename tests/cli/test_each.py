@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Refused, Say
+from commands import Refused, Say, Train
 
 ODD = "zq~#@ }{ kernel panic"
 
@@ -22,12 +22,10 @@ def log(lines: int, odd: int | None = None) -> str:
 
 
 @pytest.fixture
-def run(tree: Path, say: Say) -> str:
+def run(tree: Path, trained: Train) -> str:
     (tree / "log.txt").write_text(log(800), encoding="utf-8")
     words = ("--data", "log.txt", "--length", "32", "--steps", "40", "--lr", "0.02", "--batch", "8")
-    sizes = ("--width", "32", "--layers", "1", "--heads", "2", "--threads", "1", "--out", "run")
-    assert say("train", "aft-local", *words, *sizes)[0] == 0
-    return "run"
+    return str(trained("aft-local", *words, "--width", "32"))
 
 
 def table(path: str) -> list[dict[str, str]]:
@@ -58,10 +56,10 @@ def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(
     assert sum(float(line["bits"]) for line in lines) == pytest.approx(total, rel=1e-5)
     assert float(document["bits"]) == pytest.approx(total, rel=1e-5)
     assert (
-        "bits of every line, the strangest first: run/each-line.csv"
+        f"bits of every line, the strangest first: {run}/each-line.csv"
         in say("eval", run, "--data", "new.log", "--each", "line")[2]
     )
-    assert (tree / "run" / "each-line.csv").exists()
+    assert Path(run, "each-line.csv").exists()
     for words, said in {
         "--sequences 3": "--each reads the whole text once, in order: leave out --sequences",
         "--lengths 8": "--each reads the whole text once, in order",

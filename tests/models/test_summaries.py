@@ -49,14 +49,8 @@ def test_a_sentence_goes_up_to_a_run_of_its_ends():
     assert divided(tokens, **SENTENCES) == ([0, 0, 0, 0, 1, 1, 1, 2], [True] * 3)
     assert divided([STOP, 1], **SENTENCES) == ([0, 1], [True] * 2)
     # what is no real token ends nothing
-    assert divided(tokens, Mask(padding_mask=flags("11001111")), **SENTENCES)[0] == [
-        0,
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
+    found = divided(tokens, Mask(padding_mask=flags("11001111")), **SENTENCES)[0]
+    assert found == [0] * 5 + [1]
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
@@ -156,12 +150,7 @@ def test_the_mean_of_real_global_tokens_is_what_globals_reads():
 
 def foretold(guess, full, padding_mask, chosen, temperature):
     """The contrastive loss, one sentence at a time."""
-    places = [
-        (b, s)
-        for b in range(padding_mask.shape[0])
-        for s in range(padding_mask.shape[1])
-        if padding_mask[b, s]
-    ]
+    places = [tuple(place) for place in padding_mask.nonzero().tolist()]
     losses = []
     for place in places:
         if not chosen[place]:

@@ -46,7 +46,7 @@ def test_exits_and_losses_of_other_layers_are_not_combined(
     depth: str, option: dict[str, Any]
 ) -> None:
     [name] = option
-    with pytest.raises(GeneError, match=f"{name} and depth '{depth}' both say"):
+    with pytest.raises(GeneError, match=f"`{name}` and depth '{depth}' both say"):
         ef.create_model("attention", "lm", depth=depth, **SMALL, **option)
 
 
