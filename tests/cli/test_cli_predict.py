@@ -11,6 +11,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
+import everyformer as ef
 from everyformer.training.saved import load_model
 
 
@@ -67,13 +68,6 @@ def test_a_table_comes_back_with_columns_added(run: str, say: Say, days: Path) -
     assert printed == Path("new.csv").read_text()
 
 
-def test_rows_without_text_are_not_counted_as_predictions(run: str, say: Say, tree: Path) -> None:
-    (tree / "few.csv").write_text("id,text\n1,a wet day\n2,\n3,a cold day\n")
-    err = say("predict", run, "few.csv", "--out", "few-too.csv")[2]
-    assert "1 row without text and so without a prediction" in err
-    assert "2 predictions in few-too.csv" in err
-
-
 def test_without_inputs_the_held_out_part_is_read_and_agrees_with_eval(run: str, say: Say) -> None:
     lines = [json.loads(x) for x in say("predict", run, "--format", "jsonl")[1].splitlines()]
     found = json.loads(say("eval", run, "--json")[1])["evaluation"]
@@ -112,6 +106,7 @@ def test_train_prints_the_table_of_eval(days: Path, say: Say) -> None:
         [line] = [line for line in out.splitlines() if line.startswith(name)]
         assert line.split() in shown
     assert "worth  " in out
+    assert "everyformer predict runs/table 'your text'" in out
 
 
 def test_many_classes_are_shown_by_the_lowest_f1(tree: Path, trained: Train, say: Say) -> None:
@@ -218,7 +213,13 @@ def test_wrong_words_are_refused(run: str, say: Say) -> None:
         assert said in err.splitlines()[-1]
 
 
-def test_a_row_that_cannot_be_read_leaves_no_file(run: str, say: Say) -> None:
+def test_a_row_that_cannot_be_read_leaves_no_file_and_one_without_text_is_not_counted(
+    run: str, say: Say
+) -> None:
+    Path("few.csv").write_text("id,text\n1,a wet day\n2,\n3,a cold day\n")
+    err = say("predict", run, "few.csv", "--out", "few-too.csv")[2]
+    assert "1 row without text and so without a prediction" in err
+    assert "2 predictions in few-too.csv" in err
     Path("bad.csv").write_text("text,n\n" + "a day,1\n" * 2000 + '"open,2\n')
     Path("new.csv").write_text("kept")
     code, _, err = say("predict", run, "bad.csv", "--out", "new.csv")
@@ -239,8 +240,6 @@ def test_other_fields_in_json_lines_fit_no_csv(run: str, refused: Refused, say: 
 def test_runs_that_cannot_predict_are_refused(
     run: str, tree: Path, say: Say, refused: Refused
 ) -> None:
-    import everyformer as ef
-
     ef.save(load_model(run), "saved")
     assert "does not say where its data is" in refused("predict", "saved")
     assert "has no tokenizer" in refused("predict", "saved", "a")
@@ -292,19 +291,13 @@ def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(
     assert "has the label dry, but the model knows cold, warm and wet alone" in told
 
 
-def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None:
-    sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--steps", "1")
-    words = ("--data", "days.csv", "--out", "mine", "--training.threads", "1")
-    out = say("train", "aft-simple", *words, *sizes)[1]
-    assert "everyformer predict mine 'your text'" in out
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize(("ending", "read", "written"), [("csv", ";", ";"), ("csv", ",", ","),
-                                                         ("tsv", "\t", ",")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mark", "ending", "read", "written"),
+    [(b"", "csv", ";", ";"), (b"\xef\xbb\xbf", "csv", ",", ","), (b"", "tsv", "\t", ",")],
+)
 def test_a_table_comes_back_with_its_delimiter_and_byte_order_mark(
-    mark: bytes, ending: str, read: str, written: str, run: str, say: Say, days: Path
-) -> None:
+    mark, ending, read, written, run, say, days
+):
     lines = [["day", "text"], ["1", "a warm tree"], ["2", "a wet fox, too"], ["3", "sun"]]
     cells = [[f'"{cell}"' if read in cell else cell for cell in line] for line in lines]
     text = "\n".join(read.join(line) for line in cells)

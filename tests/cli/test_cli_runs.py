@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import signal
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,10 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
+from everyformer.cli.verbs.generate import _writer
 from everyformer.data.config import ELSEWHERE
+from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.data.tokenizers.package import HubTokenizer
 from everyformer.training import loop
 
 RUN_TOML = """
@@ -103,12 +107,11 @@ def test_a_flag_takes_one_number_several_or_none(
 def test_the_member_may_be_named_anywhere(say: Say) -> None:
     expected = say("train", "aft-local", "--mixer.window", "3", "--compile", "--print-config")[1]
     for words in (
-        ("--mixer.window", "3", "--compile", "aft-local"),
-        ("--mixer.window=3", "aft-local", "--training.compile"),
-        ("--compile", "aft-local", "--mixer.window=3"),
-        ("--training.compile", "--mixer.window", "3", "--by-layer", "aft-local"),
+        "--mixer.window 3 --compile aft-local",
+        "--mixer.window=3 aft-local --training.compile",
+        "--training.compile --mixer.window 3 --by-layer aft-local",
     ):
-        assert say("train", *words, "--print-config") == (0, expected, "")
+        assert say("train", *words.split(), "--print-config") == (0, expected, "")
 
 
 def test_a_finished_run_goes_on_without_being_described_again(
@@ -246,9 +249,8 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     for words in (("--bleu",), ("--beam", "2")):
         assert "translations" in refused("eval", run, "--lengths", "8", *words)
     # the verb tells what it measured before the table ends it
-    assert (
-        "--model.max-length 16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
-    )
+    learned = str(trained("learned"))
+    assert "--model.max-length 16" in say("eval", learned, "--lengths", "16", "32")[2]
 
 
 def test_generation_continues_and_repeats_itself(
@@ -294,9 +296,6 @@ def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
 
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:
-    from everyformer.cli.verbs.generate import _writer
-    from everyformer.data.tokenizers.load import load_tokenizer
-
     tokenizer = load_tokenizer({"kind": "bytes"})
     pieces: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -312,9 +311,6 @@ def test_bytes_are_written_when_a_character_is_whole() -> None:
 @pytest.mark.parametrize("form", ["byte-level", "metaspace", "wordpiece", "ctc"])
 def test_a_long_text_is_written_whole_though_little_of_it_is_decoded_again(form: str) -> None:
     package = pytest.importorskip("tokenizers")
-    from everyformer.cli.verbs.generate import _writer
-    from everyformer.data.tokenizers.package import HubTokenizer
-
     words = ["naïve", "ca", "##fé", "日", "##本", ".", "▁a", "▁naïve", "é", "a", "##'s", "it"]
     inner = package.Tokenizer(package.models.WordLevel({w: n for n, w in enumerate(words)}, "a"))
     inner.decoder = {
@@ -357,8 +353,6 @@ def test_a_long_text_is_written_whole_though_little_of_it_is_decoded_again(form:
 
 
 def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refused) -> None:
-    import zipfile
-
     (tree / "empty.txt").write_text("", encoding="utf-8")
     (tree / "short.txt").write_text("short", encoding="utf-8")
     (tree / "junk.bin.txt").write_bytes(bytes(range(256)) * 40)

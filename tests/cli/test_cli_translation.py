@@ -85,9 +85,7 @@ def test_a_copying_of_words_is_learned_and_translated(
     assert (code, out) == (0, "x y\n\nz z x y\n"), err
 
 
-def test_other_members_translate_and_other_parts_are_measured(
-    trained: Callable[..., str], say: Say
-) -> None:
+def test_other_members_translate_and_other_parts_are_measured(trained, say, refused, monkeypatch):
     run = trained("gmlp")
     code, out, err = say("eval", run, "--data.part", "test_a", "--bleu", "--beam", "1")
     assert code == 0, err
@@ -97,6 +95,11 @@ def test_other_members_translate_and_other_parts_are_measured(
     assert "tok:13a" in lines["bleu"]
     assert "nc:6" in lines["chrf"]
     assert {"loss", "perplexity", "accuracy", "bits_per_byte"} <= set(lines)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert "everyformer[text]" in refused("eval", run, "--bleu")
+    lm = trained("attention", "--data", "text.txt", "--data.languages", "none", "--steps", "1")
+    assert "only parallel text can be translated" in refused("eval", lm, "--bleu")
+    assert "beam search is for seq2seq runs" in refused("generate", lm, "--beam", "2")
 
 
 @pytest.mark.parametrize(
@@ -188,22 +191,6 @@ def test_files_by_language_are_read_in_the_direction_of_a_table(
     told = refused("eval", "run", "--data", "others")
     assert "end in 'en', 'fr', but the run translates 'en' to 'de'" in told
     assert "--data.languages" in told
-
-
-def test_a_language_model_is_no_translator(tree: Path, say: Say, refused: Refused) -> None:
-    common = ("--data", "text.txt", "--steps", "1", "--length", "16", *SIZES)
-    code, _, err = say("train", "attention", *common, "--out", "lm")
-    assert code == 0, err
-    assert "only parallel text can be translated" in refused("eval", "lm", "--bleu")
-    assert "beam search is for seq2seq runs" in refused("generate", "lm", "--beam", "2")
-
-
-def test_without_sacrebleu_its_extra_is_named(
-    trained: Callable[..., str], refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = trained()
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert "everyformer[text]" in refused("eval", run, "--bleu")
 
 
 class Backwards:

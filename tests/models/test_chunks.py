@@ -91,7 +91,8 @@ LOSSES = [
 
 @pytest.mark.parametrize(("case", "wiring"), in_turn(LOSSES, "pre", "reversible"))
 def test_a_loss_in_pieces_has_the_same_value_and_gradients(case, wiring):
-    (name, task, options), generator = torch.Generator().manual_seed(0)
+    name, task, options = case
+    generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 50, (3, 11), generator=generator)
     targets = tokens.roll(-1, 1).masked_fill(torch.rand(3, 11, generator=generator) < 0.3, -100)
     if task == "pixels":

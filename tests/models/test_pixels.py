@@ -257,10 +257,13 @@ def test_without_temperature_the_likeliest_values_are_drawn(task, options):
 
 
 @pytest.mark.dear("streaming is in the laws of every member")
-@pytest.mark.parametrize("member", [m.name for m in list_members(task=ENLARGE)])
-def test_every_member_enlarges_with_the_same_images_either_way(member, monkeypatch):
-    model = model_of(ENLARGE, member, layers=1, heads=2)
-    small = images_of(1, (3, 2, 2))
+@pytest.mark.parametrize(
+    ("member", "task"),
+    [(m.name, task) for task in (PIXELS, ENLARGE) for m in list_members(task=task)],
+)
+def test_every_member_draws_the_same_images_with_a_state_and_without(member, task, monkeypatch):
+    model = model_of(task, member, layers=1, heads=2)
+    small = images_of(1, (3, 2, 2)) if task == ENLARGE else None
     drawn = draw_images(model, 2, small=small)
     monkeypatch.setattr(drawing, "initial_state", lambda model, batch: None)
     assert torch.equal(draw_images(model, 2, small=small), drawn)

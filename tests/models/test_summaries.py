@@ -42,6 +42,9 @@ def test_a_part_is_so_many_real_tokens():
     assert divided([0] * 7, **EVERY) == ([0, 0, 0, 1, 1, 1, 2], [True] * 3)
     holes = Mask(padding_mask=flags("0110111"))
     assert divided([0] * 7, holes, **EVERY) == ([0, 0, 0, 1, 1], [True, True, False])
+    nothing = Mask(padding_mask=flags("00000"))
+    assert divided([1] * 5, nothing, **EVERY) == ([], [False] * 2)
+    assert divided([1] * 5, nothing, **SENTENCES) == ([], [False])
 
 
 def test_a_sentence_goes_up_to_a_run_of_its_ends():
@@ -68,11 +71,6 @@ def test_a_mask_that_tells_sentences_is_believed(options):
     assert divided([STOP] * 6, told, **options)[0] == [0, 0, 1, 1, 1, 2]
 
 
-def test_a_row_without_a_real_token_has_no_part():
-    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **EVERY) == ([], [False] * 2)
-    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **SENTENCES) == ([], [False])
-
-
 def opened(mask, **options):
     """Texts of the numbers 1, 2 ..., with -1, -2 ... for global tokens, as the layers see them."""
     summaries = Summaries(1, SummaryOptions(**options), True)
@@ -89,6 +87,10 @@ def test_global_tokens_stand_in_front():
     assert made.mask.global_tokens.tolist() == [[True] * 3 + [False] * 8]
     assert made.mask.sentences[0, :10].tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 1, 2]
     assert made.mask.prefix == 3
+    # what is marked in a text stays one
+    _, _, made = opened(Mask(global_tokens=flags("10000000")), **EVERY)
+    assert made.mask.global_tokens.tolist() == [[True] * 4 + [False] * 7]
+    assert made.mask.prefix is None
 
 
 def test_global_tokens_of_a_document_stand_before_its_text():
@@ -97,12 +99,6 @@ def test_global_tokens_of_a_document_stand_before_its_text():
     assert made.x.flatten().tolist() == [-1, -2, 1, 2, 3, 4, -3, 5, 6, -4, 7, 8]
     assert made.mask.documents.tolist() == [[0] * 6 + [1] * 3 + [2] * 3]
     assert made.mask.sentences.tolist() == [[0, 1, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3]]
-    assert made.mask.prefix is None
-
-
-def test_what_is_marked_in_a_text_stays_a_global_token():
-    _, _, made = opened(Mask(global_tokens=flags("10000000")), **EVERY)
-    assert made.mask.global_tokens.tolist() == [[True] * 4 + [False] * 7]
     assert made.mask.prefix is None
 
 

@@ -25,8 +25,7 @@ def stored(folder: Path, keys: Tensor, dtype: Any = "float32") -> Store:
     return Store.open(folder)
 
 
-@pytest.mark.parametrize("distance", ["l2", "cosine"])
-@pytest.mark.parametrize("dtype", ["float16", "float32"])
+@pytest.mark.parametrize(("distance", "dtype"), [("l2", "float16"), ("cosine", "float32")])
 def test_neighbours_are_those_of_a_sort_of_all_stored_keys(
     tmp_path: Path, dtype: str, distance: Any
 ) -> None:
@@ -35,11 +34,8 @@ def test_neighbours_are_those_of_a_sort_of_all_stored_keys(
     hits = Index(store, distance).search(queries, 20)
     assert torch.equal(hits.rows, expected.indices[:, :20])
     close(hits.distances.double(), expected.values[:, :20], 1e-5)
-
-
-def test_of_no_queries_there_are_no_neighbours(tmp_path: Path) -> None:
-    hits = Index(stored(tmp_path, draw(9, WIDTH))).search(torch.zeros(0, WIDTH), 4)
-    assert hits.distances.shape == hits.rows.shape == (0, 4)
+    none = Index(store, distance).search(torch.zeros(0, WIDTH), 4)
+    assert none.distances.shape == none.rows.shape == (0, 4)
 
 
 @pytest.mark.parametrize(
