@@ -23,17 +23,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     home = tmp_path_factory.mktemp("home")
     (home / "text.txt").write_text("a warm tree and a quick fox " * 40)
     for name, more in RUNS.items():
-        words = (
-            "train",
-            "gtrxl",
-            "--data",
-            str(home / "text.txt"),
-            *SIZES,
-            *more,
-            "--out",
-            str(home / name),
-        )
-        assert main(words) == 0
+        data = ("--data", str(home / "text.txt"))
+        assert main(("train", "gtrxl", *data, *SIZES, *more, "--out", str(home / name))) == 0
     (home / "cmp").mkdir()
     write_json(home / "cmp" / RECORD, {"format": "begun"})
     (home / "saved").mkdir()

@@ -258,8 +258,7 @@ def test_without_temperature_the_likeliest_values_are_drawn(task, options):
 
 @pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize(
-    ("member", "task"),
-    [(m.name, task) for task in (PIXELS, ENLARGE) for m in list_members(task=task)],
+    ("member", "task"), [(m.name, t) for t in (PIXELS, ENLARGE) for m in list_members(task=t)]
 )
 def test_every_member_draws_the_same_images_with_a_state_and_without(member, task, monkeypatch):
     model = model_of(task, member, layers=1, heads=2)
