@@ -16,7 +16,6 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Refused
 from safetensors.torch import load_file, save_file
 
 import everyformer as ef
@@ -230,18 +229,14 @@ SYSTEM = [
     [*RANGES, *FILES, *PLACES, *DAMAGED, *SYSTEM],
     ids=lambda value: str(value)[:60],
 )
-def test_bad_inputs_are_answered_in_one_sentence(
-    line: str, said: str, at_home: Path, refused: Refused
-) -> None:
+def test_bad_inputs_are_answered_in_one_sentence(line, said, at_home, refused):
     before = sorted(path.name for path in at_home.iterdir())
     assert said in refused(*line.split())
     assert sorted(path.name for path in at_home.iterdir()) == before
 
 
 @pytest.mark.parametrize(("line", "said"), LARGE, ids=lambda value: str(value)[:60])
-def test_what_cannot_fit_is_refused_with_both_numbers(
-    line: str, said: str, at_home: Path, little_memory: None, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_cannot_fit_is_refused_with_both_numbers(line, said, at_home, little_memory, capsys):
     assert main(line.split()) in (1, 2)
     told = capsys.readouterr().err
     assert "Traceback" not in told
@@ -265,9 +260,7 @@ def test_what_ulimit_leaves_is_all_there_is(little_memory: None) -> None:
         (["generate", "runs/attention", "--tokens", "30", "--prompt", "h\u00e4"], "", 0),
     ],
 )
-def test_streams_that_are_closed_or_narrow_end_nothing(
-    words: list[str], closing: str, code: int, at_home: Path
-) -> None:
+def test_streams_that_are_closed_or_narrow_end_nothing(words, closing, code, at_home):
     line = " ".join([sys.executable, "-m", "everyformer", *words, closing])
     own = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(["sh", "-c", line], env=own, capture_output=True, timeout=60)

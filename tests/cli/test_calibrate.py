@@ -147,9 +147,7 @@ def test_stopping_at_the_first_failure(say: Any, calm: str) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_a_certificate_of_another_model_is_refused(
-    say: Any, refused: Callable[..., str], trained: Callable[..., Path], calm: str
-) -> None:
+def test_a_certificate_of_another_model_is_refused(say, refused, trained, calm):
     assert say("calibrate", calm, *FAST)[0] == 0
     other = trained("depth-adaptive", *MEMBER)
     (other / "certificate.json").write_bytes((Path(calm) / "certificate.json").read_bytes())
@@ -171,9 +169,7 @@ def test_a_certificate_of_another_model_is_refused(
         (("--data", "nothing.txt"), "no file or folder"),
     ],
 )
-def test_what_is_refused(
-    words: tuple[str, ...], told: str, refused: Callable[..., str], calm: str
-) -> None:
+def test_what_is_refused(words, told, refused, calm):
     usual = ("--prompt-length", "4", "--tokens", "2")
     assert told in refused("calibrate", calm, *overridden(usual, words))
     exits = ("--exits.full", "--exits.threshold", "0")
@@ -181,9 +177,7 @@ def test_what_is_refused(
     assert not (Path(calm) / "certificate.json").exists()
 
 
-def test_runs_without_exits_have_nothing_to_calibrate(
-    refused: Callable[..., str], trained: Callable[..., Path]
-) -> None:
+def test_runs_without_exits_have_nothing_to_calibrate(refused, trained):
     plain = str(trained("attention"))
     assert "no early exits" in refused("calibrate", plain)
     assert "no early exits" in refused("eval", plain, "--exits.threshold", "0.5")
@@ -192,9 +186,7 @@ def test_runs_without_exits_have_nothing_to_calibrate(
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_other_data_than_the_certificates_are_told(
-    say: Any, trained: Callable[..., Path], calm: str, tree: Path
-) -> None:
+def test_other_data_than_the_certificates_are_told(say, trained, calm, tree):
     told = "other data than these, of which it promises nothing"
     other = tree / "other.txt"
     other.write_text("another text, of other words than the first one had.\n" * 40)
@@ -207,9 +199,7 @@ def test_other_data_than_the_certificates_are_told(
     assert told not in say("eval", calm, "--sequences", "2", "--exits.full")[2]
 
 
-def test_a_search_of_thresholds_is_kept_and_drawn(
-    say: Any, refused: Callable[..., str], calm: str
-) -> None:
+def test_a_search_of_thresholds_is_kept_and_drawn(say, refused, calm):
     assert "eval " in refused("show", calm, "pareto")
     code, out, err = say("eval", calm, "--search-exits", "4", "--sequences", "4", "--json")
     assert code == 0, err

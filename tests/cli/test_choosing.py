@@ -35,9 +35,7 @@ def listed(out: str) -> list[str]:
          ["gtrxl", "sinkhorn"]),
     ],
 )  # fmt: skip
-def test_filters_leave_those_that_have_it(
-    words: list[str], inside: list[str], outside: list[str], say: Callable
-) -> None:
+def test_filters_leave_those_that_have_it(words, inside, outside, say):
     code, out, err = say("list", *words)
     assert (code, err) == (0, "")
     left = listed(out)
@@ -83,9 +81,7 @@ def test_sizes_are_read_and_what_is_none_is_refused(refused: Callable) -> None:
 
 
 @pytest.mark.parametrize("sort", ["name", "time", "state"])
-def test_members_are_sorted_the_least_first_and_in_order_where_equal(
-    sort: str, say: Callable
-) -> None:
+def test_members_are_sorted_the_least_first_and_in_order_where_equal(sort, say):
     found = json.loads(say("list", "--sort", sort, "--length", "4096", "--json")[1])
     keys = {
         "name": lambda m: m["name"],
@@ -149,9 +145,7 @@ def test_three_members_are_proposed_for_every_task(task: Task) -> None:
         (["--data", "waves"], "classify-series", "attention"),
     ],
 )
-def test_training_no_member_proposes_three_by_the_data(
-    words: list[str], task: str, made: str, say: Callable, tree: Path
-) -> None:
+def test_training_no_member_proposes_three_by_the_data(words, task, made, say, tree):
     (tree / "rated.csv").write_text("text,label\nfine,1\nbad,0\nso so,1\nawful,0\n")
     (tree / "pairs.tsv").write_text("en\tde\none\teins\ntwo\tzwei\n")
     before = sorted(tree.iterdir())

@@ -21,9 +21,7 @@ TUNE = ("train", "--from", "ours", "--data", "text.txt", "--steps", "1", "--batc
 
 
 @pytest.mark.parametrize("kind", CLASSES)
-def test_a_checkpoint_becomes_a_saved_model_with_the_same_logits(
-    kind: str, say: Say, tree: Path
-) -> None:
+def test_a_checkpoint_becomes_a_saved_model_with_the_same_logits(kind, say, tree):
     theirs = checkpoint(kind, tree / "theirs", beyond=3)
     code, out, err = say("convert", "theirs", "--out", "ours")
     assert code == 0, err
@@ -201,9 +199,7 @@ def test_a_run_goes_out_with_its_tokenizer(say: Say, trained: Train, refused: Re
 
 
 @pytest.mark.parametrize("spaced", [False, True])
-def test_a_masked_model_goes_out_with_its_mask(
-    spaced: bool, say: Say, trained: Train, tree: Path
-) -> None:
+def test_a_masked_model_goes_out_with_its_mask(spaced, say, trained, tree):
     if not spaced:
         (tree / "text.txt").write_text("ab\n" * 2000)
     run, text = str(trained("bert", "--task", "mlm", "--tokenizer", "bpe:270")), "the [MASK] fox."
@@ -223,9 +219,7 @@ def test_a_masked_model_goes_out_with_its_mask(
         torch.testing.assert_close(ours, p[[one.id for one in candidates]], rtol=1e-4, atol=1e-6)
 
 
-def test_our_own_class_for_transformers_goes_and_comes(
-    say: Say, trained: Train, refused: Refused, tree: Path
-) -> None:
+def test_our_own_class_for_transformers_goes_and_comes(say, trained, refused, tree):
     run = str(trained("aft-conv", "--tokenizer", "chars"))
     code, out, err = say("convert", run, "--to", "hf-model", "--out", "wrapped")
     assert code == 0, err
@@ -266,9 +260,7 @@ def test_programs_are_compared_with_the_model(say: Say, refused: Refused, tree: 
     assert [given.name for given in session.get_inputs()] == ["tokens", "padding_mask"]
 
 
-def test_a_name_on_the_hub_is_downloaded(
-    say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_name_on_the_hub_is_downloaded(say, tree, monkeypatch):
     checkpoint("gpt2", tree / "theirs")
     download = {"owner/model": str(tree / "theirs")}
     monkeypatch.setattr("huggingface_hub.snapshot_download", lambda name, **_: download[name])
@@ -342,9 +334,7 @@ def test_a_bert_is_made_longer(kind: str, chosen: tuple[str, ...], say: Say, tre
     assert code == (2 if kind == "etc" else 0)
 
 
-def test_a_saved_classifier_keeps_the_names_of_its_classes(
-    say: Say, refused: Refused, tree: Path
-) -> None:
+def test_a_saved_classifier_keeps_the_names_of_its_classes(say, refused, tree):
     for name, classes in (("rated.csv", "xy"), ("other.csv", "vw")):
         rows = [f"a tree {n},{classes[n % 2]}" for n in range(40)]
         (tree / name).write_text("\n".join(["text,label", *rows, ""]))

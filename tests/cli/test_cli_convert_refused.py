@@ -68,11 +68,7 @@ def nothing(folder: Path) -> None:
     ("change", "words", "told"),
     [
         (without("transformer.h.1.mlp.c_fc.bias"), (), "lacks transformer.h.1.mlp.c_fc.bias"),
-        (
-            lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"),
-            (),
-            "is a pickle, ",
-        ),
+        (lambda f: (f / "model.safetensors").rename(f / "pytorch_model.bin"), (), "is a pickle, "),
         (config(model_type="gptt2"), (), "did you mean 'gpt2'"),
         (config(model_type=None), (), "names no model_type"),
         (config(model_type=["gpt2"]), (), "model type '['gpt2']' cannot be converted"),

@@ -36,9 +36,7 @@ def there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
 
 
-def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
-    say: Callable[..., Given], tmp_path: Path
-) -> None:
+def test_runs_that_differ_by_their_seeds_alone_are_one_curve(say, tmp_path):
     words = ("show", "a0", "curves", "--others", "a1", "b0", "--out", str(tmp_path))
     code, out, err = say(*words, "--json")
     assert code == 0, err
@@ -65,9 +63,7 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
         (("cmp", "curves"), "cmp is a comparison that has not come to a result"),
     ],
 )  # fmt: skip
-def test_what_has_no_curves_is_refused(
-    words: tuple[str, ...], said: str, refused: Callable[..., str]
-) -> None:
+def test_what_has_no_curves_is_refused(words, said, refused):
     assert said in refused("show", *words)
 
 

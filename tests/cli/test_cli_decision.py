@@ -114,9 +114,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG)
-def test_wrong_words_are_refused_in_one_sentence(
-    words: tuple[str, ...], sentence: str, runs: Path, say: Say
-) -> None:
+def test_wrong_words_are_refused_in_one_sentence(words, sentence, runs, say):
     code, out, err = say(*words)
     assert (code, out) == (2, "")
     lines = [line for line in err.splitlines() if line.startswith("everyformer: ")]
@@ -144,9 +142,7 @@ def test_episodes_that_are_wrong_are_refused_in_training(home: Path, say: Say) -
         assert not (home / "runs" / "decision-transformer").exists()
 
 
-def test_a_missing_package_is_named_with_its_extra(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(say, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     code, out, err = say("train", "decision-transformer", "--data", "minari:a/b-v0")
     assert (code, out) == (2, "")

@@ -1,7 +1,6 @@
 """A model that has diverged is refused with exit code 1, whatever is asked of it."""
 
 import math
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -63,9 +62,7 @@ def test_scores_must_be_finite_but_may_exclude(broken: float) -> None:
 STORED = ("--retrieval.size", "2000", "--retrieval.tune", "300", "--length", "16")
 
 
-def test_a_weight_that_is_found_leaves_every_token_possible(
-    tree: Path, say: Callable[..., tuple[int, str, str]]
-) -> None:
+def test_a_weight_that_is_found_leaves_every_token_possible(tree, say):
     """The text goes on with one letter that no neighbour has, where the model alone is no good."""
     (tree / "text.txt").write_text("the same again. " * 200 + "Z")
     words = (*STORED, "--data", "text.txt", "--steps", "3", "--width", "8", "--layers", "1",
@@ -80,9 +77,7 @@ def test_a_weight_that_is_found_leaves_every_token_possible(
     assert math.isfinite(from_json(out)["evaluation"]["loss"]), err
 
 
-def test_a_weight_of_one_is_named_as_the_cause(
-    tree: Path, say: Callable[..., tuple[int, str, str]], refused: Refused
-) -> None:
+def test_a_weight_of_one_is_named_as_the_cause(tree, say, refused):
     (tree / "text.txt").write_text("the same again. " * 200 + "Z")
     words = (*STORED, "--data", "text.txt", "--steps", "2", "--width", "8", "--layers", "1",
              "--heads", "2", "--retrieval.weight", "1", "--json")  # fmt: skip

@@ -62,8 +62,8 @@ def test_help_explains_options_counts_the_others_and_ends_in_two_examples(verb, 
 
 
 def test_help_ends_in_the_narrowest_of_places_and_what_it_leaves_out_is_still_taken(
-    say: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    say, monkeypatch
+):
     monkeypatch.setenv("COLUMNS", "5")
     code, out, _ = say("calibrate", "--help")
     assert code == 0
@@ -118,7 +118,6 @@ def test_every_public_name_resolves() -> None:
 
 def test_help_of_the_library_begins_with_calls_and_its_examples_run() -> None:
     told = everyformer.__doc__
-    assert told is not None
     first = told.split("\n\n")[1]
     called = re.findall(r"ef\.(\w+)\(", first)
     assert len(called) == len(set(called)) > 12

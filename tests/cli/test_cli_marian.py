@@ -75,7 +75,6 @@ def test_tokens_beyond_the_table_stand_for_no_text(tmp_path: Path) -> None:
     tokens_of(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     made, note = import_tokenizer(tmp_path, len(held) + 3)
-    assert made is not None
     assert note == f"Marian's, {len(held)} tokens, and 3 of the model stand for no text"
     assert made.decode([len(held), held["▁nun"], len(held) + 2]) == "nun"
 
@@ -86,7 +85,6 @@ def test_added_tokens_are_single_ones(tmp_path: Path) -> None:
     theirs = tokens_of(tmp_path, added_tokens_decoder=added)
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     ours, _ = import_tokenizer(tmp_path, len(held) + 1)
-    assert ours is not None
     text = "the <2nds>tree"
     assert len(held) in ours.encode(text)
     assert [*ours.encode(text), held["</s>"]] == theirs(text)["input_ids"]

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Refused, Say, Train
+from commands import Refused, Say
 
 from everyformer.cli.verbs.generate import _writer
 from everyformer.data.config import ELSEWHERE
@@ -77,9 +77,7 @@ def test_what_would_run_is_printed_and_read_again(say: Say, tree: Path) -> None:
         (("--training.budget_tokens=6",), {"budget_tokens": 6.0, "budget_seconds": None}),
     ],
 )
-def test_a_budget_on_the_command_line_replaces_that_of_the_file(
-    words: tuple[str, ...], budget: dict[str, Any], say: Say, tree: Path
-) -> None:
+def test_a_budget_on_the_command_line_replaces_that_of_the_file(words, budget, say, tree):
     (tree / "run.toml").write_text("[training]\nbudget_seconds = 9", encoding="utf-8")
     out = say("train", "gmlp", "--config", "run.toml", *words, "--print-config")[1]
     assert json.loads(out)["training"].items() >= budget.items()
@@ -96,9 +94,7 @@ def test_a_budget_on_the_command_line_replaces_that_of_the_file(
         ("bigbird --mixer.global-blocks 0 2 -1 --task mlm", {"global_blocks": [0, 2, -1]}),
     ],
 )
-def test_a_flag_takes_one_number_several_or_none(
-    words: str, chosen: dict[str, Any], say: Say
-) -> None:
+def test_a_flag_takes_one_number_several_or_none(words, chosen, say):
     code, out, err = say("train", *words.split(), "--print-config")
     assert code == 0, err
     assert json.loads(out)["mixer"].items() >= chosen.items()
@@ -114,9 +110,7 @@ def test_the_member_may_be_named_anywhere(say: Say) -> None:
         assert say("train", *words.split(), "--print-config") == (0, expected, "")
 
 
-def test_a_finished_run_goes_on_without_being_described_again(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_a_finished_run_goes_on_without_being_described_again(say, trained, refused):
     run = trained("aft-local", "--mixer.window", "3", "--training.ema", "0.9")
     code, out, err = say("train", "--resume", "--out", str(run), "--steps", "5")
     assert code == 0, err
@@ -137,8 +131,8 @@ def test_a_finished_run_goes_on_without_being_described_again(
 
 
 def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
-    trained: Train, say: Say, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    trained, say, refused, monkeypatch
+):
     """Runs of before these options were refused; what is said anew is."""
     with monkeypatch.context() as before:
         for option in ("mask_rate", "colour"):
@@ -153,9 +147,7 @@ def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_says_how_to_go_on_and_does(
-    number: int, code: int, say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_says_how_to_go_on_and_does(number, code, say, tree, monkeypatch):
     step = loop._Job._step
 
     def stopped(job: loop._Job) -> None:
@@ -188,9 +180,7 @@ def test_a_loss_that_is_no_number_is_a_failed_job(refused: Refused, tree: Path) 
     assert (tree / "wild" / "metrics.jsonl").exists()
 
 
-def test_evaluation_is_that_of_the_run_or_of_other_data(
-    say: Say, trained: Train, tree: Path, refused: Refused
-) -> None:
+def test_evaluation_is_that_of_the_run_or_of_other_data(say, trained, tree, refused):
     run = trained("gmlp", "--tokenizer", "chars")
     code, out, err = say("eval", str(run), "--json")
     own = json.loads(out)
@@ -230,9 +220,7 @@ def test_the_last_step_and_the_best_are_told_apart(lr: str, say: Say, tree: Path
     assert "the weights of" not in say("eval", "run", "--average", "1")[2]
 
 
-def test_the_curve_over_lengths_is_the_evaluation_at_each(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_the_curve_over_lengths_is_the_evaluation_at_each(say, trained, refused):
     run = str(trained("alibi"))
     code, out, _ = say("eval", run, "--lengths", "48", "8", "16", "--json")
     assert code == 0
@@ -253,9 +241,7 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     assert "--model.max-length 16" in say("eval", learned, "--lengths", "16", "32")[2]
 
 
-def test_generation_continues_and_repeats_itself(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_generation_continues_and_repeats_itself(say, trained, refused):
     run = str(trained("aft-full", "--tokenizer", "chars"))
     words = ("generate", run, "--prompt", "the ", "--tokens", "8")
     code, out, err = say(*words)
@@ -272,8 +258,8 @@ def test_generation_continues_and_repeats_itself(
 
 
 def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
-    say: Say, trained: Train, refused: Refused, tree: Path
-) -> None:
+    say, trained, refused, tree
+):
     run = str(trained("aft-full"))
     words = ("generate", run, "--prompt", "the ", "--tokens")
     # the last token that is drawn takes no place

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Refused, Say, Train
+from commands import Say, Train
 
 WORDS = ("schön", "kühl", "naß")
 HEADER = ["nr", "text", "label", "preis", "p(kühl)"]
@@ -69,8 +69,8 @@ def test_a_table_comes_back_as_it_was_written(form: str, run: str, say: Say, tre
 
 
 def test_an_answer_that_an_encoding_lacks_is_refused_and_nothing_is_written(
-    tree: Path, trained: Train, say: Say, refused: Refused
-) -> None:
+    tree, trained, say, refused
+):
     (tree / "greek.csv").write_text("text,label\n" + "ein Tag,α\nzwei Tage,β\n" * 20)
     run = str(trained("attention", "--data", "greek.csv", "--steps", "1"))
     (tree / "old.csv").write_bytes("text\nschön\n".encode("cp1252"))
@@ -100,8 +100,8 @@ def half(column: int) -> list[list[str]]:
 
 @pytest.mark.parametrize(("column", "task"), [("label", "classify"), ("preis", "regress")])
 def test_rows_without_a_label_are_left_out_and_answered_by_predict(
-    column: str, task: str, tree: Path, trained: Train, say: Say, refused: Refused
-) -> None:
+    column, task, tree, trained, say, refused
+):
     index = HEADER.index(column)
     (tree / "half.csv").write_bytes(table([*half(index), ["99", "", *[""] * 3]]).encode("cp1252"))
     words = ("attention", "--data", "half.csv", "--task", task, "--data.label-column", column)
@@ -124,9 +124,7 @@ def test_rows_without_a_label_are_left_out_and_answered_by_predict(
         assert all("." not in answer and float(answer.replace(",", ".")) for answer in answers)
 
 
-def test_weights_of_classes_and_groups_are_flags_and_a_file(
-    tree: Path, say: Say, refused: Refused, trained: Train
-) -> None:
+def test_weights_of_classes_and_groups_are_flags_and_a_file(tree, say, refused, trained):
     rows = [
         [*row[:2], "rare" if n % 9 == 0 else "common", row[3], f"g{n % 6}"]
         for n, row in enumerate(ROWS)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
-from commands import Refused, Say
+from commands import Say
 from torch import Tensor
 
 from everyformer.core.errors import DataError
@@ -59,9 +59,7 @@ def trained(corpus: Path, trained: Callable[..., Path]) -> Callable[..., str]:
 
 
 @pytest.mark.full("a translation is learned; beams and BLEU have tests of their own")
-def test_a_copying_of_words_is_learned_and_translated(
-    trained: Callable[..., str], say: Say, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copying_of_words_is_learned_and_translated(trained, say, corpus, monkeypatch):
     run = trained(
         *("transformer", "--tokenizer", "chars", "--data.tokens", "1200", "--steps", "150"),
         *("--lr", "0.01", "--model.block.dropout", "0", "--model.embedding-dropout", "0"),
@@ -118,9 +116,7 @@ def test_other_members_translate_and_other_parts_are_measured(trained, say, refu
         (("eval", "--data", "copy", "--data.languages", "none"), "different tokens"),
     ],
 )
-def test_wrong_questions_are_refused(
-    words: tuple[str, ...], message: str, trained: Callable[..., str], refused: Refused
-) -> None:
+def test_wrong_questions_are_refused(words, message, trained, refused):
     run = trained("transformer", "--tokenizer", "chars")
     verb, *rest = words
     assert message in refused(verb, run, *rest)
@@ -152,8 +148,8 @@ def loss_of(say: Say, data: str, *words: str) -> float:
     "columns", [(), ("--data.source-column", "1", "--data.target-column", "2")]
 )
 def test_other_data_are_read_in_the_direction_of_the_run_by_their_names(
-    columns: tuple[str, ...], tree: Path, say: Say, refused: Refused
-) -> None:
+    columns, tree, say, refused
+):
     (tree / "pairs.csv").write_text(table("english", "german", turned=False))
     (tree / "same.csv").write_text(table("english", "german", turned=False) + "a,b\n")
     (tree / "swapped.csv").write_text(table("german", "english", turned=True) + "b,a\n")
@@ -175,9 +171,7 @@ def test_other_data_are_read_in_the_direction_of_the_run_by_their_names(
     assert "--data.source-column" in told
 
 
-def test_files_by_language_are_read_in_the_direction_of_a_table(
-    tree: Path, say: Say, refused: Refused
-) -> None:
+def test_files_by_language_are_read_in_the_direction_of_a_table(tree, say, refused):
     (tree / "pairs.tsv").write_text(table("en", "de", turned=False, cells="\t"))
     (tree / "same.tsv").write_text(table("en", "de", turned=False, cells="\t") + "a\tb\n")
     for folder, (first, second) in (("twins", ("en", "de")), ("others", ("en", "fr"))):
@@ -208,9 +202,7 @@ class Backwards:
         return [[Hypothesis(0.0, tuple(row)), Hypothesis(-1.0, (65,))] for row in rows]
 
 
-def test_sentences_are_searched_by_length_and_given_back_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sentences_are_searched_by_length_and_given_back_in_order(monkeypatch):
     import everyformer as ef
     from everyformer.data.parallel import encode_source
     from everyformer.data.tokenizers.plain import ByteTokenizer

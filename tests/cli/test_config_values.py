@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Say, Train
+from commands import Say
 
 LINES = (("train", "rope"), ("compare", "attention", "gmlp"))
 """verbs with all the tables there are"""
@@ -44,9 +44,7 @@ def nested(path: tuple[str, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
-def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
-    line: tuple[str, ...], say: Say, tree: Path
-) -> None:
+def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(line, say, tree):
     _, out, _ = say(*line, "--print-config")
     found = list(tables(json.loads(out)))
     assert {("data",), ("mixer",), ("position",), ("training",)} <= set(found)
@@ -62,9 +60,7 @@ def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
-def test_a_word_for_the_data_means_what_the_flag_means(
-    line: tuple[str, ...], say: Say, tree: Path
-) -> None:
+def test_a_word_for_the_data_means_what_the_flag_means(line, say, tree):
     (tree / "run.toml").write_text('data = "x.txt"')
     from_file = say(*line, "--config", "run.toml", "--print-config")
     assert from_file == say(*line, "--data", "x.txt", "--print-config")
@@ -83,9 +79,7 @@ def test_a_gene_in_a_file_means_what_its_flags_mean(values, words, say, tree):
 
 
 @pytest.mark.parametrize(("verb", "key", "value"), FIRST, ids=str)
-def test_what_decides_which_options_there_are_is_a_word(
-    verb: str, key: str, value: Any, say: Say, tree: Path
-) -> None:
+def test_what_decides_which_options_there_are_is_a_word(verb, key, value, say, tree):
     member = {"member": "gmlp"} if verb == "train" else {}
     (tree / "run.json").write_text(json.dumps(member | {key: value}))
     code, _, err = say(verb, "--config", "run.json")
@@ -113,9 +107,7 @@ def test_what_is_printed_is_read_again(words: str, say: Say, tree: Path) -> None
     ],
     ids=lambda value: value[0],
 )
-def test_an_option_of_a_verb_s_own_is_none_of_its_data(
-    line: tuple[str, ...], own: str, say: Say, trained: Train, tree: Path
-) -> None:
+def test_an_option_of_a_verb_s_own_is_none_of_its_data(line, own, say, trained, tree):
     line = (line[0], str(trained("attention")), *line[2:])
     code, printed, _ = say(*line, f"--{own}", "7", "--print-config")
     assert code == 0
@@ -126,9 +118,7 @@ def test_an_option_of_a_verb_s_own_is_none_of_its_data(
 
 
 @pytest.mark.parametrize(("lines", "words"), NONES, ids=str)
-def test_none_is_the_word_for_nothing_where_it_is_no_name(
-    lines: str, words: str, say: Say, tree: Path
-) -> None:
+def test_none_is_the_word_for_nothing_where_it_is_no_name(lines, words, say, tree):
     (tree / "run.toml").write_text(lines)
     line = ("train", "rope") if "scaling" in lines else ("train", "attention")
     from_file = say(*line, "--config", "run.toml", "--print-config")

@@ -60,9 +60,7 @@ def test_every_package_is_told_with_the_extra_that_installs_it(say: Say) -> None
     assert {(name, why) for name, _, why in found} == expected
 
 
-def test_versions_beyond_those_that_were_tried_are_told(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_versions_beyond_those_that_were_tried_are_told(say, monkeypatch):
     needs = [
         "torch>=2.8,<2.16", "numpy>=1.26", "onnx<1.24,>=1.18; extra == 'export'",
         "transformers<5.25,>=5; extra == 'hf'", "transformers<5.25,>=5; extra == 'dev'",
@@ -82,9 +80,7 @@ def test_versions_beyond_those_that_were_tried_are_told(
     assert told.endswith("is newer than what was tried: pip install 'transformers<5.25'")
 
 
-def test_every_extra_is_told_with_what_it_is_for_and_how_it_comes(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_extra_is_told_with_what_it_is_for_and_how_it_comes(say, monkeypatch):
     known = surroundings.version_of
     absent = {"faiss-cpu", "ruff"}
     monkeypatch.setattr(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Refused, Say, Train
+from commands import Say, Train
 
 ODD = "zq~#@ }{ kernel panic"
 
@@ -33,9 +33,7 @@ def table(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(
-    run: str, say: Say, tree: Path, refused: Refused
-) -> None:
+def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(run, say, tree, refused):
     (tree / "new.log").write_text(log(40, odd=23), encoding="utf-8")
     told: dict[str, Any] = {}
     for each in ("line", "document"):
@@ -78,9 +76,7 @@ def test_rows_of_a_table_are_documents(run: str, say: Say, tree: Path) -> None:
     assert {row["document"] for row in others} == {"1", "2", "3", "5", "6"}
 
 
-def test_a_run_that_reads_no_running_text_has_no_lines(
-    say: Say, tree: Path, refused: Refused
-) -> None:
+def test_a_run_that_reads_no_running_text_has_no_lines(say, tree, refused):
     (tree / "log.txt").write_text(log(80), encoding="utf-8")
     words = ("--task", "mlm", "--width", "16", "--layers", "1", "--heads", "2", "--length", "16")
     code, _, err = say("train", "attention", "--data", "log.txt", "--steps", "1", *words)

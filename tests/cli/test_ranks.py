@@ -35,9 +35,7 @@ def test_the_second_process_speaks_of_errors_alone_and_torchrun_is_told(
 
 
 @pytest.mark.parametrize("rank", ["0", "x", ""])
-def test_the_first_process_and_one_of_no_rank_speak(
-    rank: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_first_process_and_one_of_no_rank_speak(rank, monkeypatch, capsys):
     monkeypatch.setenv("RANK", rank)
     assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("everyformer ")

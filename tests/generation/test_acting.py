@@ -162,9 +162,7 @@ def test_rows_in_step_are_read_without_a_mask() -> None:
 
 
 @pytest.mark.parametrize("member", ["attention", "linear"])
-def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_window(
-    member: str,
-) -> None:
+def test_rolling_reads_three_tokens_for_ever_and_is_another_function_behind_the_window(member):
     made = model(member=member)
     rolling = DecisionPolicy(made, 9.0, seeds=SEEDS, rolling=True)
     on, anew = rolled(rolling, 9), rolled(DecisionPolicy(made, 9.0, seeds=SEEDS), 9)
@@ -253,9 +251,7 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("make", "kind", "sentence"), REFUSED)
-def test_what_cannot_be_played_is_refused(
-    make: Callable[[], Any], kind: type[Exception], sentence: str
-) -> None:
+def test_what_cannot_be_played_is_refused(make, kind, sentence):
     with pytest.raises(kind) as caught:
         make()
     assert str(caught.value).startswith(sentence)

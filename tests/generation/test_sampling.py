@@ -46,9 +46,7 @@ def drawn(logits: Tensor, many: int = 4000, **options: Any) -> Tensor:
 @pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("choice", [{"temperature": 0.0}, {"top_k": 5, "seed": 3}])
 @pytest.mark.parametrize("member", LANGUAGE)
-def test_streamed_tokens_equal_recomputed_ones(
-    member: str, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_tokens_equal_recomputed_ones(member, choice, monkeypatch):
     model, prompt = small_model(member), torch.tensor([[1, 2, 3], [4, 0, 12]])
     streamed = generate(model, prompt, tokens=20, sampling=Sampling(**choice))
     recomputed(monkeypatch)
@@ -58,9 +56,7 @@ def test_streamed_tokens_equal_recomputed_ones(
 @pytest.mark.dear("padding is in the laws of every member")
 @pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((0, 4), (2,))])
 @pytest.mark.parametrize("member", LANGUAGE)
-def test_prompts_padded_anywhere_continue_as_each_alone(
-    member: str, places: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_padded_anywhere_continue_as_each_alone(member, places, monkeypatch):
     model, greedy = small_model(member), Sampling(temperature=0.0)
     ids, padding_mask = torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.bool)
     rows = [[3, 9, 1, 4, 12][: len(at)] for at in places]

@@ -65,9 +65,7 @@ def texts_of(made: Tensor) -> list[str]:
     temperature=[0.3, 1.0, 2.5], top_k=[None, 1, 4], top_p=[None, 0.3, 0.9, 1.0],
     penalty=[1.0, 1.7, 0.6],
 )  # fmt: skip
-def test_the_distribution_is_that_of_huggingface(
-    temperature: float, top_k: int | None, top_p: float | None, penalty: float
-) -> None:
+def test_the_distribution_is_that_of_huggingface(temperature, top_k, top_p, penalty):
     transformers = pytest.importorskip("transformers")
     made = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(5, 11, generator=made, dtype=torch.float64)
@@ -229,9 +227,7 @@ def test_rules_that_cannot_be_kept_are_refused() -> None:
         draw_images(pixels, 1, Sampling(stop=("a",)))
 
 
-def test_prompts_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompts_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     Path("text.txt").write_text("one two\n\nthree " * 60, encoding="utf-8")

@@ -102,9 +102,7 @@ def texts() -> tuple[Tensor, Tensor, Tensor]:
     return tokens, types, padding_mask
 
 
-def test_bert_equals_huggingface_in_logits_loss_and_gradients(
-    texts: tuple[Tensor, Tensor, Tensor],
-) -> None:
+def test_bert_equals_huggingface_in_logits_loss_and_gradients(texts):
     tokens, types, padding_mask = texts
     other = theirs("BertForMaskedLM")
     model = ef.create_model("bert", "mlm", **SIZES).double().eval()

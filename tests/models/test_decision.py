@@ -70,9 +70,7 @@ def changed(given: dict[str, Tensor], name: str, step: int) -> dict[str, Tensor]
 
 
 @pytest.mark.parametrize(("shape", "variant"), CASES)
-def test_an_action_follows_from_its_return_its_state_and_whole_steps_before(
-    shape: str, variant: str
-) -> None:
+def test_an_action_follows_from_its_return_its_state_and_whole_steps_before(shape, variant):
     made, given, at = model(shape, variant), window(shape), 2
     first = read(made, given).logits
     reads = {"returns": variant not in ("mlp", "no-return"), "inputs": True}
@@ -234,9 +232,7 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("options", "kind", "sentence"), REFUSED)
-def test_what_a_model_that_acts_cannot_be_is_refused(
-    options: dict[str, Any], kind: type[Exception], sentence: str
-) -> None:
+def test_what_a_model_that_acts_cannot_be_is_refused(options, kind, sentence):
     with pytest.raises(kind) as caught:
         model("chosen", episodes={**SHAPES["chosen"], "longest": 9}, **options)
     assert str(caught.value).startswith(sentence)
@@ -274,7 +270,6 @@ def test_the_gradient_to_the_present_action_and_to_all_that_is_later_is_zero(sha
     for gradient, last in (
         (given["inputs"].grad, at), (given["returns"].grad, at), (embedded[0].grad, at - 1),
     ):  # fmt: skip
-        assert gradient is not None
         reached = gradient.view(ROWS, STEPS, -1).abs().sum((0, 2))
         assert (reached > 0).tolist() == [step <= last for step in range(STEPS)]
 

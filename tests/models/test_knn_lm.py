@@ -169,9 +169,7 @@ SURE, NEVER = 0.0, -math.inf
         ([-1.0, -900.0, -900.0], [NEVER, -800.0, -800.0], 2 / 3),
     ],
 )
-def test_the_weight_is_the_share_of_tokens_that_neighbours_know(
-    of_model: list[float], of_neighbours: list[float], expected: float
-) -> None:
+def test_the_weight_is_the_share_of_tokens_that_neighbours_know(of_model, of_neighbours, expected):
     pair = torch.tensor(of_model).double(), torch.tensor(of_neighbours).double()
     assert best_weight(*pair) == pytest.approx(expected, abs=1e-5)
 

@@ -118,10 +118,9 @@ def test_logits_are_the_modules_and_the_loss_is_their_cross_entropy_with_gradien
     weights = [*module.parameters()]
     ours, theirs = (torch.autograd.grad(loss, weights) for loss in (out.loss, expected))
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_hidden_states_have_an_output_layer_here() -> None:
-    model, x = made("Hidden"), ids()
+    # the last alone are those of all, and hidden states have an output layer here
+    assert torch.equal(model(x, last=2).logits, scores[:, -2:])
+    model = made("Hidden")
     hidden = model.outside.module.embed(x).cumsum(1)
     expected = hidden @ model.last.weight.T + model.last.bias
     assert torch.allclose(model(x).logits, expected, atol=1e-12)
@@ -163,11 +162,6 @@ def test_a_seed_is_its_weights_and_leaves_the_random_numbers_where_they_belong()
     torch.manual_seed(0)
     alone = nn.Embedding(11, 8)
     assert torch.equal(first.outside.module.embed.weight.float(), alone.weight)
-
-
-def test_the_last_tokens_alone_are_those_of_all() -> None:
-    model, x = made("Net"), ids()
-    assert torch.equal(model(x, last=2).logits, model(x).logits[:, -2:])
 
 
 def test_features_stand_in_the_place_of_layers() -> None:
@@ -256,13 +250,15 @@ def test_code_that_a_saved_model_names_is_run_where_it_is_named_too(tmp_path, mo
     monkeypatch.chdir("/")  # wherever it was named
     assert build_model(config).outside.module.embed.num_embeddings == 11
     assert build_model(configure("hf:gpt2", **{**SIZES, "width": 16, "layers": 1})).outside
-
-
-def test_a_plug_in_that_makes_a_whole_model_is_left_to_be_run() -> None:
+    # that of a plug-in is left to be run
+    monkeypatch.chdir(tmp_path)
     config = configure("theirs.py:leaks", **SIZES)
     register_spec("theirs.py:leaks")
     assert build_model(config).outside.module.ahead == 1
     assert "--plugin" in command("generate run")
+    # and a twin is the same model under another name
+    one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
+    assert one.outside == two.outside == f"{tmp_path}/theirs.py:Net"
 
 
 def test_it_has_no_state_and_no_inside() -> None:
@@ -274,11 +270,6 @@ def test_it_has_no_state_and_no_inside() -> None:
         model.init_state(1)
     with pytest.raises(UnsupportedError, match="taps"):
         made("Net")(ids(), taps=("block-output:1",))
-
-
-def test_a_twin_is_the_same_model_under_another_name(tmp_path) -> None:
-    one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
-    assert one.outside == two.outside == f"{tmp_path}/theirs.py:Net"
 
 
 def test_parameters_are_matched_where_the_width_is_taken_and_refused_where_it_is_not() -> None:

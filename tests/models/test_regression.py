@@ -93,9 +93,7 @@ def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
         ("classify", {}, "classify-text"),
     ],
 )
-def test_a_word_means_the_task_that_reads_what_is_given(
-    word: str, options: dict[str, Any], task: str
-) -> None:
+def test_a_word_means_the_task_that_reads_what_is_given(word, options, task):
     assert configure("attention", word, **options).task == task
     with pytest.raises(UnknownNameError, match=word[:-1]):
         configure("attention", word[:-1])

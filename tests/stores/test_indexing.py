@@ -66,9 +66,7 @@ def test_every_token_but_the_last_is_new_in_one_window(context: int, stride: int
     ("tap", "stride"),
     [("ffn-input:-1", 16), ("ffn-input:1", 16), ("attention-output:-1", 4), ("block-output:1", 16)],
 )
-def test_keys_are_what_the_model_knew_and_values_what_came(
-    texts: Path, tap: str, stride: int
-) -> None:
+def test_keys_are_what_the_model_knew_and_values_what_came(texts, tap, stride):
     made = model()
     store = indexed(made, texts, "store", how=Indexing(tap, 16, stride, 3, "float32"))
     keys, values = [], []
@@ -146,9 +144,7 @@ def test_another_model_tokenizer_or_tap_is_refused_by_name(texts: Path) -> None:
          ["lm", "mlm"]),
     ],
 )  # fmt: skip
-def test_what_cannot_be_indexed_is_refused_before_anything_is_written(
-    made: Callable[[], Any], how: Indexing, words: list[str], texts: Path
-) -> None:
+def test_what_cannot_be_indexed_is_refused_before_anything_is_written(made, how, words, texts):
     with pytest.raises(EveryformerError) as error:
         indexed(made(), texts, "store", how=how)
     for word in words:

@@ -32,7 +32,6 @@ def test_each_is_what_eval_gives(depth: str) -> None:
     for one in found[1:]:
         set_threshold(model, one.thresholds)
         again = evaluate(model, data, limit=8)
-        assert again is not None
         assert (again["mean_depth"], again["loss"]) == (one.depth, one.loss)
 
 

@@ -38,16 +38,8 @@ class Weights(nn.Module):
     ("trained", "frozen", "length", "width", "batch", "accumulate", "needed", "what"), CASES
 )
 def test_a_training_is_refused_below_what_it_surely_takes(
-    trained: int,
-    frozen: int,
-    length: int,
-    width: int,
-    batch: int,
-    accumulate: int,
-    needed: int,
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    trained, frozen, length, width, batch, accumulate, needed, what, monkeypatch
+):
     data: Any = SimpleNamespace(does=TASKS["lm"], length=length)
     config = TrainingConfig(batch=batch, accumulate=accumulate)
     model, world = Weights(trained, frozen, width), World(torch.device("cpu"))

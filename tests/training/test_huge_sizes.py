@@ -196,11 +196,10 @@ def test_every_size_is_tried_where_it_is_chosen() -> None:
 
 @pytest.mark.parametrize(("cls", "name", "kind"), CASES)
 def test_what_is_huge_is_refused_before_it_is_claimed_or_costs_no_more(
-    cls: type, name: str, kind: Any, text: Path, bounded: None
-) -> None:
+    cls, name, kind, text, bounded
+):
     member, genes, path = HOMES[cls]
     bounds = bounds_of(kind)
-    assert bounds is not None
     value = shaped(kind, HUGE + (bounds.parity == "odd"))
     chosen = nested(path, conditions(kind) | {name: value})
     own = merged({"data": {"source": str(text)}}, BESIDE.get(f"{cls.__name__}.{name}", {}))

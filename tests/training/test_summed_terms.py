@@ -66,9 +66,7 @@ def test_slices_change_no_loss_of_a_compression(reconstruction: str, slices: int
 
 @pytest.mark.parametrize("pooling", ["class", "mean"])
 @pytest.mark.parametrize("slices", [2, 4])
-def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(
-    pooling: str, slices: int
-):
+def test_slices_of_texts_to_be_classified_weigh_by_the_tokens_that_are_read(pooling, slices):
     """With a token of its own in front of every text, that counts too."""
 
     def classifier() -> torch.nn.Module:

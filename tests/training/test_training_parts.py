@@ -181,7 +181,6 @@ def test_interval_is_that_of_a_mean_when_rows_are_equally_long() -> None:
     logits = model.eval()(whole.inputs).logits
     rows = cross_entropy(logits.transpose(1, 2), whole.targets, reduction="none").mean(1).double()
     found = evaluate(model, data)
-    assert found is not None
     half = 2.0095752371292392 * rows.std().item() / math.sqrt(50)
     expected = [rows.mean().item() - half, rows.mean().item() + half]
     assert found["loss_interval"] == pytest.approx(expected, rel=1e-5)
@@ -202,7 +201,6 @@ def test_classifiers_get_wilson_no_perplexity_and_no_five_of_five(many: int) -> 
 
     data = Classes(task="classify-text", bytes_per_token=None, classes=(*"abcdefghijk"[:many],))
     found = evaluate(Right(), data)
-    assert found is not None
     assert found["accuracy"] == 1.0
     assert found.get("top5") == (1.0 if many > 5 else None)
     assert found["accuracy_interval"] == pytest.approx([21 / (21 + 1.959964**2), 1.0])

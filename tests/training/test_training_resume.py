@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from functools import partial
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -99,14 +98,6 @@ def test_a_stop_finishes_the_step_and_resumes_exactly(moment, number, code, tmp_
     assert_same_run(out, undisturbed)
 
 
-def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Path) -> None:
-    out = tmp_path / "run"
-    stopped = train_tiny(out, data=SignalledData({}, signal.SIGTERM), **HARD)
-    assert (stopped.interrupted, stopped.steps) == (True, 4)
-    train_tiny(out, resume=True, **HARD)
-    assert_same_run(out, undisturbed)
-
-
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
     def twice() -> None:
         for _ in range(2):
@@ -126,9 +117,7 @@ def train_in_child(out: Path, resume: bool, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
+def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(children, tmp_path):
     options = {**HARD, "steps": 18, "checkpoint_every": 1}
     train_tiny(tmp_path / "undisturbed", **options)
     out, kills = tmp_path / "run", 0
@@ -152,28 +141,23 @@ def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
     assert_same_run(out, tmp_path / "undisturbed")
 
 
-def test_a_kill_before_anything_was_saved_starts_anew(tmp_path: Path, undisturbed: Path) -> None:
+def test_a_stop_while_evaluating_evaluates_again_and_damage_costs_only_its_steps(
+    tmp_path, undisturbed
+):
     out = tmp_path / "run"
+    # killed before anything was saved, it starts anew
     out.mkdir()
     (out / ".lock").touch()
     (out / ".writing-config.json").write_text("{")
+    stopped = train_tiny(out, data=SignalledData({}, signal.SIGTERM), resume=True, **HARD)
+    assert (stopped.interrupted, stopped.steps) == (True, 4)
     train_tiny(out, resume=True, **HARD)
     assert_same_run(out, undisturbed)
-
-
-def test_a_damaged_last_checkpoint_costs_only_its_steps(tmp_path: Path, undisturbed: Path) -> None:
-    out = tmp_path / "run"
-    train_tiny(out, **HARD)
     last = checkpoints(out / "checkpoints")[-1] / "model.safetensors"
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.warns(UserWarning, match=f"{last.parent.name} is skipped"):
         train_tiny(out, resume=True, **HARD)
     assert_same_run(out, undisturbed)
-
-
-def test_a_gap_in_the_curves_is_told(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train_tiny(out, **HARD)
     path = out / "metrics.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole[:5]))

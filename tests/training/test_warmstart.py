@@ -78,9 +78,7 @@ def test_a_masked_model_from_a_language_model_has_one_fresh_row(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(("before", "after", "pooling"), [(12, 9, "class"), (9, 12, "mean")])
-def test_positions_of_text_keep_their_rows(
-    before: int, after: int, pooling: str, tmp_path: Path
-) -> None:
+def test_positions_of_text_keep_their_rows(before, after, pooling, tmp_path):
     old = built("learned", "lm", **{**TEXT, "max_length": before})
     new = built(
         "learned", "classify-text", seed=1, pooling=pooling, **{**TEXT, "max_length": after}
@@ -95,9 +93,7 @@ def test_positions_of_text_keep_their_rows(
 
 
 @pytest.mark.parametrize("size", [6, 8, 14])
-def test_a_vit_at_another_resolution_equals_huggingface_interpolation(
-    size: int, tmp_path: Path
-) -> None:
+def test_a_vit_at_another_resolution_equals_huggingface_interpolation(size, tmp_path):
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         hidden_size=12, num_hidden_layers=1, num_attention_heads=3, intermediate_size=48,

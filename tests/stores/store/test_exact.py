@@ -45,9 +45,7 @@ def spread(kind: str) -> Tensor:
     dtype=[torch.float16, torch.float32],
     kind=["normal", "far", "twice", "alike"],
 )
-def test_hits_are_those_of_a_sort_of_all_distances(
-    way: str, distance: Any, dtype: torch.dtype, kind: str
-) -> None:
+def test_hits_are_those_of_a_sort_of_all_distances(way, distance, dtype, kind):
     """Blocks of 64 keys have fewer than 200."""
     keys = spread(kind).to(dtype)
     queries = keys[:9].float() + draw(9, WIDTH, seed=2, dtype=torch.float32)
