@@ -74,14 +74,12 @@ def test_what_is_drawn_behind_a_kept_state_is_what_one_stream_draws(name, prompt
     begun = torch.stack(list(first), 1)
     behind = list(stream(made, begun[:, -1:], tokens=12, state=first.state))
     assert torch.equal(torch.cat((begun, torch.stack(behind, 1)), 1), whole)
+    # the model is as it was between two tokens
+    drawn = stream(made.train(), [1])
+    next(drawn)
+    assert made.training
+    assert torch.is_grad_enabled()
     assert not torch.equal(begun, whole[:, 8:16])
-
-
-def test_padding_is_no_place_in_a_text():
-    made, padding_mask = model("attention"), torch.tensor([[False, True, True, True]])
-    padded, mask = torch.tensor([[0, 1, 2, 3]]), Mask(padding_mask=padding_mask)
-    alone = torch.stack(list(stream(made, [1, 2, 3], tokens=9)), 1)
-    assert torch.equal(torch.stack(list(stream(made, padded, mask=mask, tokens=9)), 1), alone)
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])
@@ -92,14 +90,6 @@ def test_an_endless_stream_stays_as_large_as_it_is(name):
         list(islice(drawn, 24))
         sizes.append(drawn.state.nbytes)
     assert sizes[1] == sizes[2] == sizes[3]
-
-
-def test_the_model_is_as_it_was_between_two_tokens():
-    made = model("attention").train()
-    drawn = stream(made, [1])
-    next(drawn)
-    assert made.training
-    assert torch.is_grad_enabled()
 
 
 def test_states_of_others_are_refused(tmp_path: Path):

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -176,35 +175,20 @@ def use_some(folder: Path) -> None:
             module(torch.full((1, 4), 2.0, dtype=torch.float64)).backward()
         found = {name: whole(g).flatten().tolist() for name, g in gradients(model).items()}
         assert found == {"always": [2.0] * 4, "first": [1.0] * 4}
-
-
-@pytest.mark.full("processes that import torch")
-def test_a_weight_that_one_process_uses_learns_and_one_that_none_uses_does_not(children, tmp_path):
-    two_processes(children, use_some, tmp_path)
-
-
-def apart(folder: Path) -> None:
-    with join("cpu") as world:
-        model = TinyModel()
-        check_alike(model, world)
-        model.calls += world.rank
+        # buffers that drift apart are named
+        tiny = TinyModel()
+        check_alike(tiny, joined)
+        tiny.calls += joined.rank
         with pytest.raises(PluginError, match=r"'calls', which TinyModel .* differs between the 2"):
-            check_alike(model, world)
+            check_alike(tiny, joined)
+        with pytest.raises(ConfigError, match="2 processes cannot be parted"):
+            replace(joined, parallel="hybrid", shards=3).wrap(TinyModel())
 
 
 @pytest.mark.full("processes that import torch")
-def test_buffers_that_drift_apart_are_named(children: ForkServerContext, tmp_path: Path) -> None:
-    two_processes(children, apart, tmp_path)
-
-
-def uneven_groups(folder: Path) -> None:
-    with join("cpu") as world, pytest.raises(ConfigError, match="2 processes cannot be parted"):
-        replace(world, parallel="hybrid", shards=3).wrap(TinyModel())
-
-
-@pytest.mark.full("processes that import torch")
-def test_groups_that_do_not_part_the_processes_are_refused(children, tmp_path):
-    two_processes(children, uneven_groups, tmp_path)
+def test_a_weight_that_one_process_uses_learns_and_what_differs_is_refused(children, tmp_path):
+    """One that none uses does not learn."""
+    two_processes(children, use_some, tmp_path)
 
 
 def test_alone_nothing_is_split() -> None:
