@@ -30,23 +30,20 @@ def trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_every_verb_that_reads_changed_data_says_so(trained, capsys):
+def test_every_verb_that_reads_changed_data_says_so_and_eval_that_it_is_worth_nothing(
+    trained, capsys
+):
+    assert main(["eval", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data"]["changed"] is False
     (trained / "table.csv").write_text(rows(1))
+    said = {}
     verbs = ("eval run", "eval run --data table.csv", "eval run --json", "predict run --json")
     for words in (*verbs, "show run confusion --out pictures"):
-        capsys.readouterr()
         assert main(words.split()) == 0, words
-        assert WORDS in capsys.readouterr().err, words
-
-
-def test_an_evaluation_of_changed_data_is_worth_nothing(trained, capsys):
-    unchanged = capsys.readouterr() and main(["eval", "run", "--json"])
-    assert (unchanged, json.loads(capsys.readouterr().out)["data"]["changed"]) == (0, False)
-    (trained / "table.csv").write_text(rows(1))
-    main(["eval", "run", "--json"])
-    assert json.loads(capsys.readouterr().out)["data"]["changed"] is True
-    main(["eval", "run"])
-    last = capsys.readouterr().out.splitlines()[-1]
+        said[words], err = capsys.readouterr()
+        assert WORDS in err, words
+    assert json.loads(said["eval run --json"])["data"]["changed"] is True
+    last = said["eval run"].splitlines()[-1]
     assert last.startswith("no measure of what the run can do")
 
 
@@ -96,8 +93,7 @@ def test_one_file_by_several_names_is_one_place(tmp_path, monkeypatch):
     for name in ("a", "b"):
         (tmp_path / name).write_text(name)
     (tmp_path / "link").symlink_to("a")
-    same = [("a", "a"), ("a", str(tmp_path / "a")), ("a", "link"), ("none", "none")]
-    assert [same_place(*pair) for pair in same] == [True] * 4
-    assert [same_place(*pair) for pair in [("a", "b"), ("a", "none"), ("s3://a", "a")]] == [
-        False
-    ] * 3
+    for other, same in (("a", True), (str(tmp_path / "a"), True), ("link", True), ("b", False),
+                        ("none", False), ("s3://a", False)):  # fmt: skip
+        assert same_place("a", other) == same
+    assert same_place("none", "none")

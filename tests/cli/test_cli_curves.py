@@ -21,9 +21,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from everyformer.cli import main
 
     home = tmp_path_factory.mktemp("home")
+    (home / "text.txt").write_text("a warm tree and a quick fox " * 40)
     for name, more in RUNS.items():
-        words = ("train", "gtrxl", "--data", "stdlib", *SIZES, *more, "--out", str(home / name))
-        assert main(words) == 0
+        data = ("--data", str(home / "text.txt"))
+        assert main(("train", "gtrxl", *data, *SIZES, *more, "--out", str(home / name))) == 0
     (home / "cmp").mkdir()
     write_json(home / "cmp" / RECORD, {"format": "begun"})
     (home / "saved").mkdir()
@@ -35,9 +36,7 @@ def there(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(runs)
 
 
-def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
-    say: Callable[..., Given], tmp_path: Path
-) -> None:
+def test_runs_that_differ_by_their_seeds_alone_are_one_curve(say, tmp_path):
     words = ("show", "a0", "curves", "--others", "a1", "b0", "--out", str(tmp_path))
     code, out, err = say(*words, "--json")
     assert code == 0, err
@@ -64,9 +63,7 @@ def test_runs_that_differ_by_their_seeds_alone_are_one_curve(
         (("cmp", "curves"), "cmp is a comparison that has not come to a result"),
     ],
 )  # fmt: skip
-def test_what_has_no_curves_is_refused(
-    words: tuple[str, ...], said: str, refused: Callable[..., str]
-) -> None:
+def test_what_has_no_curves_is_refused(words, said, refused):
     assert said in refused("show", *words)
 
 

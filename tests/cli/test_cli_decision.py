@@ -76,10 +76,8 @@ def test_a_saved_model_is_measured_and_shown(runs: Path, say: Say) -> None:
     assert "does not know its data" in err
     code, out, err = say("eval", "saved", "--data", "paths", "--json")
     assert code == 0, err
-    assert (
-        json.loads(out)["evaluation"]
-        == json.loads(say("eval", "runs/paths", "--json")[1])["evaluation"]
-    )
+    own = json.loads(say("eval", "runs/paths", "--json")[1])
+    assert json.loads(out)["evaluation"] == own["evaluation"]
     for target in ("saved", "runs/paths", "decision-transformer"):
         code, out, err = say("show", target, "weights", "--out", "drawn")
         assert code == 0, err
@@ -92,13 +90,9 @@ def test_a_saved_model_is_measured_and_shown(runs: Path, say: Say) -> None:
     assert "bc has no weights to show; it has none" in say("show", "runs/bc", "weights")[2]
 
 
-def test_a_run_goes_to_transformers_only_if_it_acts_in_numbers(runs: Path, say: Say) -> None:
-    code, _out, err = say("convert", "runs/paths", "--to", "hf", "--out", "theirs")
-    assert code == 2
-    assert "reads returns-to-go, states and actions that are all numbers" in err
-
-
 WRONG: list[tuple[tuple[str, ...], str]] = [
+    (("convert", "runs/paths", "--to", "hf", "--out", "theirs"),
+     "reads returns-to-go, states and actions that are all numbers"),
     (("eval", "runs/paths", "--episodes", "3"), "unknown option '--episodes'"),
     (("eval", "runs/paths", "--env", "CartPole-v1"), "unknown option '--env'"),
     (("generate", "runs/paths"),
@@ -120,9 +114,7 @@ WRONG: list[tuple[tuple[str, ...], str]] = [
 
 
 @pytest.mark.parametrize(("words", "sentence"), WRONG)
-def test_wrong_words_are_refused_in_one_sentence(
-    words: tuple[str, ...], sentence: str, runs: Path, say: Say
-) -> None:
+def test_wrong_words_are_refused_in_one_sentence(words, sentence, runs, say):
     code, out, err = say(*words)
     assert (code, out) == (2, "")
     lines = [line for line in err.splitlines() if line.startswith("everyformer: ")]
@@ -150,9 +142,7 @@ def test_episodes_that_are_wrong_are_refused_in_training(home: Path, say: Say) -
         assert not (home / "runs" / "decision-transformer").exists()
 
 
-def test_a_missing_package_is_named_with_its_extra(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named_with_its_extra(say, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "minari", None)
     code, out, err = say("train", "decision-transformer", "--data", "minari:a/b-v0")
     assert (code, out) == (2, "")

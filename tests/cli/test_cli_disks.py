@@ -50,9 +50,7 @@ def test_an_output_that_is_full_is_one_sentence(words: tuple[str, ...]) -> None:
     assert line.startswith("everyformer: cannot write the output: the disk is full")
 
 
-def test_a_run_whose_output_is_full_is_kept(
-    tree: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_whose_output_is_full_is_kept(tree, monkeypatch, capsys):
     sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--length", "8", "--batch", "2")
     with monkeypatch.context() as patch, Path("/dev/full").open("w") as full:
         patch.setattr(sys, "stdout", full)
@@ -73,9 +71,7 @@ def test_a_run_whose_output_is_full_is_kept(
         (errno.EMFILE, "the system refused some/where: Too many open files"),
     ],
 )
-def test_a_refusal_of_the_system_is_no_fault_of_ours(
-    number: int, told: str, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_the_system_is_no_fault_of_ours(number, told, refused, monkeypatch):
     def run(words: list[str]) -> int:
         raise OSError(number, os.strerror(number), "some/where")
 

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -29,43 +30,25 @@ def test_every_built_in_is_named_where_data_is_asked_for(say: Callable) -> None:
     assert set(BUILTINS) <= set(re.findall(r"\w+", named))
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--help", "all"], ["all", "-h"]])
 @pytest.mark.parametrize("verb", VERBS)
-def test_help_explains_options_and_ends_in_two_examples(
-    verb: str, words: list[str], say: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_help_explains_options_counts_the_others_and_ends_in_two_examples(verb, say, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
-    code, out, err = say(verb, *words)
-    assert (code, err) == (0, "")
-    assert out.startswith(f"usage: everyformer {verb}")
-    examples = out.rstrip().rpartition("examples:\n")[2].splitlines()
-    assert len(examples) == 2
-    assert all(line.startswith(f"  everyformer {verb}") for line in examples)
-    boxed = out.partition("everywhere:")[0]
-    rows = [
-        row for line in boxed.splitlines() if (row := line.strip("│─- \n") and line.strip("│ "))
-    ]
-    for row, below in zip(rows, [*rows[1:], ""], strict=True):
-        alone = row.startswith("--") and "  " not in row
-        assert not alone or (below and not below.startswith("--")), f"{row} is not explained"
-    assert max(map(len, out.splitlines())) <= 100
-
-
-def test_help_ends_in_the_narrowest_of_places(
-    say: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "5")
-    code, out, _ = say("calibrate", "--help")
-    assert code == 0
-    assert out.rstrip().splitlines()[-1].startswith("  everyformer calibrate")
-
-
-@pytest.mark.parametrize("verb", VERBS)
-def test_help_shows_what_matters_and_counts_the_others(
-    verb: str, say: Callable, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "100")
-    short, whole = say(verb, "--help")[1], say(verb, "--help", "all")[1]
+    pages = []
+    for words in (("--help",), ("--help", "all")):
+        code, out, err = say(verb, *words)
+        assert (code, err) == (0, "")
+        assert out.startswith(f"usage: everyformer {verb}")
+        examples = out.rstrip().rpartition("examples:\n")[2].splitlines()
+        assert len(examples) == 2
+        assert all(line.startswith(f"  everyformer {verb}") for line in examples)
+        lines = [line for line in out.partition("everywhere:")[0].splitlines() if line.strip("│ ")]
+        rows = [row for line in lines if (row := line.strip("│─- \n"))]
+        for row, below in zip(rows, [*rows[1:], ""], strict=True):
+            alone = row.startswith("--") and "  " not in row
+            assert not alone or (below and not below.startswith("--")), f"{row} is not explained"
+        assert max(map(len, out.splitlines())) <= 100
+        pages.append(out)
+    short, whole = pages
     matter = {f"--{name}" for name in MATTER.get(verb, "").split()}
     assert flags_in(short) == (matter or flags_in(whole))
     assert flags_in(short) <= flags_in(whole)
@@ -74,9 +57,17 @@ def test_help_shows_what_matters_and_counts_the_others(
     assert hidden == (int(told[1]) if told else 0)
     assert "shows the other" not in whole
     assert len(flags_in(short)) <= (12 if matter else 20)
+    if verb == "list":
+        assert say(verb, "all", "-h")[1] == whole
 
 
-def test_an_option_that_help_leaves_out_is_still_taken(say: Callable) -> None:
+def test_help_ends_in_the_narrowest_of_places_and_what_it_leaves_out_is_still_taken(
+    say, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "5")
+    code, out, _ = say("calibrate", "--help")
+    assert code == 0
+    assert out.rstrip().splitlines()[-1].startswith("  everyformer calibrate")
     assert "clip" not in say("train", "--help")[1]
     code, out, _ = say("train", "gmlp", "--training.clip", "0.5", "--print-config")
     assert (code, json.loads(out)["training"]["clip"]) == (0, 0.5)
@@ -111,16 +102,11 @@ def test_help_and_import_do_not_wait_for_torch() -> None:
         "import sys; from everyformer.cli import main; import everyformer\n"
         f"for verb in {[*VERBS]}:\n    main([verb, '--help'])\n"
         "main(['--help']); main(['list']); main(['list', '--json'])\n"
+        "for shell in ('bash', 'zsh', 'fish'): assert main(['--print-completion', shell]) == 0\n"
         "assert 'torch' not in sys.modules, 'torch'"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-
-
-def test_the_program_works_as_a_module() -> None:
-    program = [sys.executable, "-m", "everyformer", "--help"]
-    done = subprocess.run(program, capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("usage: everyformer VERB")
 
 
 def test_every_public_name_resolves() -> None:
@@ -132,7 +118,6 @@ def test_every_public_name_resolves() -> None:
 
 def test_help_of_the_library_begins_with_calls_and_its_examples_run() -> None:
     told = everyformer.__doc__
-    assert told is not None
     first = told.split("\n\n")[1]
     called = re.findall(r"ef\.(\w+)\(", first)
     assert len(called) == len(set(called)) > 12
@@ -149,13 +134,11 @@ def test_members_are_listed_by_what_they_can_do(say: Callable) -> None:
     _, out, _ = say("list")
     assert [line.split()[0] for line in out.splitlines()[2:]] == [m.name for m in list_members()]
     _, out, err = say("list", "--json", "--streaming", "--task", "lm")
-    found = json.loads(out)
-    assert err == ""
-    assert [m["name"] for m in found] == [
-        m.name for m in list_members(task="lm", abilities=("streaming",))
-    ]
+    expected = list_members(task="lm", abilities=("streaming",))
+    assert (err, [m["name"] for m in json.loads(out)]) == ("", [m.name for m in expected])
 
 
+@pytest.mark.dear("rows and options of all members are told alike")
 @pytest.mark.parametrize("member", [m.name for m in list_members()])
 def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable) -> None:
     code, out, _ = say("info", member)
@@ -172,15 +155,10 @@ def test_info_tells_what_the_row_and_the_options_say(member: str, say: Callable)
 
 
 def test_a_closed_pipe_is_the_readers_choice() -> None:
-    writer = subprocess.Popen(
-        [sys.executable, "-m", "everyformer", "list", "--json"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert writer.stdout is not None
+    words = [sys.executable, "-m", "everyformer", "list", "--json"]
+    writer: Any = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     writer.stdout.close()
     assert writer.wait(30) == 0
-    assert writer.stderr is not None
     assert writer.stderr.read() == b""
     writer.stderr.close()
 

@@ -1,6 +1,5 @@
 """Runs that draw: whole images, completions, enlargements, classes, and what is refused."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -112,9 +111,7 @@ def test_pictures_are_enlarged(say: Say, pictures: Path, refused: Refused) -> No
     assert "small ones have fewer pixels" in complaint
 
 
-def test_options_of_images_are_refused_for_texts(
-    say: Say, trained: Callable[..., Path], refused: Refused
-) -> None:
+def test_options_of_images_are_refused_for_texts(say, trained, refused):
     run = str(trained("aft-simple"))
     for words in (("--images", "2"), ("--class", "cat"), ("--complete", "held-out")):
         assert f"{words[0]} is for runs that draw images" in refused("generate", run, *words)
@@ -122,9 +119,7 @@ def test_options_of_images_are_refused_for_texts(
     assert "for pictures that are drawn" in complaint
 
 
-def test_a_saved_model_draws_classes_and_asks_for_pictures(
-    say: Say, tree: Path, refused: Refused
-) -> None:
+def test_a_saved_model_draws_classes_and_asks_for_pictures(say, tree, refused):
     import everyformer as ef
 
     sizes = {"width": 8, "heads": 1, "layers": 1, "image": (1, 3, 3)}

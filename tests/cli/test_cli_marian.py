@@ -1,6 +1,7 @@
 """Marian with its text: the tokens, the text and the translations are those of transformers."""
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,18 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from commands import Refused, Say
-from marian_files import (
-    ENGLISH,
-    FILES,
-    GERMAN,
-    checkpoint,
-    learned,
-    pieces,
-    table,
-    tokens_of,
-    transformers,
-)
+from commands import Say
+from marian_files import ENGLISH, FILES, GERMAN, learned, pieces, table, tokens_of, transformers
+from marian_files import checkpoint as write_checkpoint
 from safetensors.torch import load_file
 
 import everyformer as ef
@@ -64,28 +56,18 @@ def imported(folder: Path, held: dict[str, int]) -> MarianTokenizer:
 
 
 @pytest.mark.parametrize("left_out", [(), ("e", "▁", "▁boy", "▁de")], ids=["all", "fewer"])
-@pytest.mark.parametrize("text", TEXTS)
-def test_sources_and_targets_have_the_tokens_of_transformers(
-    text: str, left_out: tuple[str, ...], tmp_path: Path
-) -> None:
+def test_sources_and_targets_have_the_tokens_of_transformers(left_out, tmp_path):
     held = table(left_out)
-    theirs, ours = tokens_of(tmp_path, held), imported(tmp_path, held)
-    [source, target] = (found.tolist() for found in ours.encode_pairs([(text, text)]))
-    assert ours.encode(text) == source
-    end = [held["</s>"]]
-    assert [*source, *end] == theirs(text)["input_ids"]
-    assert [*target, *end] == theirs(text_target=text)["input_ids"]
-    assert ours.encode(f"{text}\0{text}") == [*source, *end, *source]
-
-
-@pytest.mark.parametrize(
-    "ids", [*torch.randint(0, 200, (8, 12), generator=torch.Generator().manual_seed(0)).tolist()]
-)
-def test_targets_are_the_text_of_transformers(ids: list[int], tmp_path: Path) -> None:
-    held = table()
-    theirs, ours = tokens_of(tmp_path), imported(tmp_path, held)
-    ids = [number % len(held) for number in ids]
-    assert ours.decode(ids) == theirs.decode(ids, use_source_tokenizer=False)
+    theirs, ours, end = tokens_of(tmp_path, held), imported(tmp_path, held), [held["</s>"]]
+    for text in TEXTS:
+        [source, target] = (found.tolist() for found in ours.encode_pairs([(text, text)]))
+        assert ours.encode(text) == source
+        assert [*source, *end] == theirs(text)["input_ids"], text
+        assert [*target, *end] == theirs(text_target=text)["input_ids"], text
+        assert ours.encode(f"{text}\0{text}") == [*source, *end, *source]
+    drawn = torch.randint(0, len(held), (8, 12), generator=torch.Generator().manual_seed(0))
+    for ids in drawn.tolist():
+        assert ours.decode(ids) == theirs.decode(ids, use_source_tokenizer=False)
 
 
 def test_tokens_beyond_the_table_stand_for_no_text(tmp_path: Path) -> None:
@@ -93,7 +75,6 @@ def test_tokens_beyond_the_table_stand_for_no_text(tmp_path: Path) -> None:
     tokens_of(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     made, note = import_tokenizer(tmp_path, len(held) + 3)
-    assert made is not None
     assert note == f"Marian's, {len(held)} tokens, and 3 of the model stand for no text"
     assert made.decode([len(held), held["▁nun"], len(held) + 2]) == "nun"
 
@@ -104,7 +85,6 @@ def test_added_tokens_are_single_ones(tmp_path: Path) -> None:
     theirs = tokens_of(tmp_path, added_tokens_decoder=added)
     (tmp_path / "config.json").write_text('{"model_type": "marian"}')
     ours, _ = import_tokenizer(tmp_path, len(held) + 1)
-    assert ours is not None
     text = "the <2nds>tree"
     assert len(held) in ours.encode(text)
     assert [*ours.encode(text), held["</s>"]] == theirs(text)["input_ids"]
@@ -117,6 +97,19 @@ def test_pieces_without_a_number_are_counted(tmp_path: Path) -> None:
     note = import_tokenizer(tmp_path, len(held)).note
     lost = [sum(p in ("▁", "▁boy", "▁de") for p in pieces(learned(x))) for x in (ENGLISH, GERMAN)]
     assert f"read as <unk>: {lost[0]} of source.spm, {lost[1]} of target.spm" in note
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any, Any]:
+    folder = tmp_path_factory.mktemp("marian")
+    return folder, *write_checkpoint(folder)
+
+
+@pytest.fixture
+def theirs(saved: tuple[Path, Any, Any], tree: Path) -> tuple[Any, Any]:
+    """Model and tokenizer of transformers, of which the folder ``theirs`` is."""
+    shutil.copytree(saved[0], tree / "theirs")
+    return saved[1:]
 
 
 @pytest.fixture
@@ -134,8 +127,8 @@ def made(say: Say) -> Callable[..., str]:
 SENTENCES = ["the quick brown fox", "we see the boy, who runs home.", "a tree", ">>deu<< a ☃ fox"]
 
 
-def test_translations_are_those_of_transformers(tree: Path, made: Callable[..., str]) -> None:
-    model, read = checkpoint(tree / "theirs")
+def test_translations_are_those_of_transformers(theirs, made):
+    model, read = theirs
     out = made("convert", "theirs", "--out", "ours")
     assert "everyformer generate ours" in out
     Path("lines").write_text("\n".join(SENTENCES), encoding="utf-8")
@@ -153,26 +146,15 @@ def test_translations_are_those_of_transformers(tree: Path, made: Callable[..., 
     assert len(set(lines)) == len(lines)
 
 
-def test_the_loss_of_pairs_is_that_of_transformers(tree: Path, made: Callable[..., str]) -> None:
-    model, read = checkpoint(tree / "theirs")
+def test_the_loss_of_pairs_is_that_of_transformers(theirs, made):
+    model, read = theirs
     made("convert", "theirs", "--out", "ours")
     sources, targets = [*ENGLISH, "a</s>b"], [*GERMAN, "ein</s>x"]
     Path("x.tsv").write_text(
         "".join(f"{a}\t{b}\n" for a, b in zip(sources, targets, strict=True)), encoding="utf-8"
     )
-    told = json.loads(
-        made(
-            "eval",
-            "ours",
-            "--data",
-            "x.tsv",
-            "--data.validation",
-            "1",
-            "--data.header",
-            "no",
-            "--json",
-        )
-    )
+    whole = ("--data", "x.tsv", "--data.validation", "1", "--data.header", "no", "--json")
+    told = json.loads(made("eval", "ours", *whole))
     total, count = 0.0, 0
     for source, target in zip(sources, targets, strict=True):
         ids, labels = read(source, return_tensors="pt"), read(text_target=target)["input_ids"]
@@ -183,8 +165,8 @@ def test_the_loss_of_pairs_is_that_of_transformers(tree: Path, made: Callable[..
     assert told["evaluation"]["loss"] == pytest.approx(total / count, abs=1e-4)
 
 
-def test_it_goes_back_as_it_came(tree: Path, made: Callable[..., str]) -> None:
-    model, read = checkpoint(tree / "theirs")
+def test_it_goes_back_as_it_came(theirs, made):
+    model, read = theirs
     made("convert", "theirs", "--out", "ours")
     made("convert", "ours", "--to", "hf", "--type", "marian", "--out", "back")
     for name in FILES[:2]:
@@ -259,10 +241,7 @@ WRONG: dict[str, tuple[Callable[[Path], Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_what_cannot_be_read_is_refused_in_one_sentence(
-    case: str, tree: Path, refused: Refused
-) -> None:
-    checkpoint(tree / "theirs")
+def test_what_cannot_be_read_is_refused_in_one_sentence(case, theirs, tree, refused):
     change, told = WRONG[case]
     change(tree / "theirs")
     assert told in refused("convert", "theirs", "--out", "made")
@@ -286,33 +265,20 @@ def test_a_saved_tokenizer_that_was_changed_is_refused(tmp_path: Path) -> None:
     tokens_of(tmp_path)
     values = imported(tmp_path, table()).to_dict()
     for change in (
-        {"source": "no base 64!"},
-        {"target": ""},
-        {"source": values["source"][:400]},
-        {"pieces": {}},
-        {"pieces": {"a": []}},
-        {"marks": {"": 3}},
-        {"end": "other"},
-        {"size": 1},
-        {"size": "many"},
-        {"marks": None},
-    ):
+        {"source": "no base 64!"}, {"target": ""}, {"source": values["source"][:400]},
+        {"pieces": {}}, {"pieces": {"a": []}}, {"marks": {"": 3}}, {"end": "other"}, {"size": 1},
+        {"size": "many"}, {"marks": None},
+    ):  # fmt: skip
         with pytest.raises(EveryformerError, match="the tokenizer"):
             load_tokenizer({**values, **change})
 
 
-def test_without_the_package_its_extra_is_named(
-    tree: Path, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoint(tree / "theirs")
+def test_without_the_package_its_extra_is_named(theirs, refused, monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
     assert "everyformer[hf]" in refused("convert", "theirs", "--out", "made")
 
 
-def test_where_there_is_no_model_of_sentencepiece_its_absence_is_said(
-    tree: Path, made: Callable[..., str]
-) -> None:
-    checkpoint(tree / "theirs")
+def test_where_there_is_no_model_of_sentencepiece_its_absence_is_said(theirs, made):
     for name in FILES:
         Path("theirs", name).unlink()
     assert "the model reads tokens, no text" in made("convert", "theirs", "--out", "ours")

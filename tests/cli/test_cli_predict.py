@@ -11,6 +11,7 @@ import pytest
 import torch
 from commands import Refused, Say, Train
 
+import everyformer as ef
 from everyformer.training.saved import load_model
 
 
@@ -67,13 +68,6 @@ def test_a_table_comes_back_with_columns_added(run: str, say: Say, days: Path) -
     assert printed == Path("new.csv").read_text()
 
 
-def test_rows_without_text_are_not_counted_as_predictions(run: str, say: Say, tree: Path) -> None:
-    (tree / "few.csv").write_text("id,text\n1,a wet day\n2,\n3,a cold day\n")
-    err = say("predict", run, "few.csv", "--out", "few-too.csv")[2]
-    assert "1 row without text and so without a prediction" in err
-    assert "2 predictions in few-too.csv" in err
-
-
 def test_without_inputs_the_held_out_part_is_read_and_agrees_with_eval(run: str, say: Say) -> None:
     lines = [json.loads(x) for x in say("predict", run, "--format", "jsonl")[1].splitlines()]
     found = json.loads(say("eval", run, "--json")[1])["evaluation"]
@@ -99,7 +93,7 @@ def test_eval_prints_measures_beside_the_majoritys(run: str, say: Say) -> None:
     assert sum(row["rows"] for row in measures["calibration"]) == 6
 
 
-def test_train_prints_the_table_of_eval(days: Path, say: Say) -> None:
+def test_train_prints_the_table_of_eval(days: Path, trained: Train, say: Say) -> None:
     """Raw names (majority_balanced_accuracy) stood there."""
     words = ("gmlp", "--data", "days.csv", "--steps", "2", "--layers", "1", "--width", "8")
     code, out, err = say("train", *words, "--heads", "2", "--out", "runs/table")
@@ -112,13 +106,11 @@ def test_train_prints_the_table_of_eval(days: Path, say: Say) -> None:
         [line] = [line for line in out.splitlines() if line.startswith(name)]
         assert line.split() in shown
     assert "worth  " in out
-
-
-def test_many_classes_are_shown_by_the_lowest_f1(tree: Path, trained: Train, say: Say) -> None:
+    assert "everyformer predict runs/table 'your text'" in out
+    # many classes are shown by the lowest F1
     rows = "".join(f"text {n % 21} {n},{chr(97 + n % 21)}\n" for n in range(210))
-    (tree / "many.csv").write_text(f"text,label\n{rows}")
-    run = str(trained("gmlp", "--data", "many.csv", "--steps", "1"))
-    out = say("eval", run)[1]
+    (days / "many.csv").write_text(f"text,label\n{rows}")
+    out = say("eval", str(trained("gmlp", "--data", "many.csv", "--steps", "1")))[1]
     assert "the 20 classes of 21 with the lowest F1" in out
     assert "true, and answered" not in out
 
@@ -139,9 +131,7 @@ def test_numbers_are_predicted_and_measured(days: Path, trained: Train, say: Say
     assert header == "input,value"
 
 
-def test_each_of_several_numbers_is_measured_by_itself(
-    tree: Path, trained: Train, say: Say
-) -> None:
+def test_each_of_several_numbers_is_measured_by_itself(tree, trained, say):
     """The first number is large and easy, the second is noise; each is told in its own unit."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((200, 4, 2)).astype("float32")
@@ -218,29 +208,26 @@ def test_wrong_words_are_refused(run: str, say: Say) -> None:
         assert said in err.splitlines()[-1]
 
 
-def test_a_row_that_cannot_be_read_leaves_no_file(run: str, say: Say) -> None:
+def test_a_row_that_cannot_be_read_leaves_no_file_and_one_without_text_is_not_counted(run, say):
+    Path("few.csv").write_text("id,text\n1,a wet day\n2,\n3,a cold day\n")
+    err = say("predict", run, "few.csv", "--out", "few-too.csv")[2]
+    assert "1 row without text and so without a prediction" in err
+    assert "2 predictions in few-too.csv" in err
     Path("bad.csv").write_text("text,n\n" + "a day,1\n" * 2000 + '"open,2\n')
     Path("new.csv").write_text("kept")
-    code, _, err = say("predict", run, "bad.csv", "--out", "new.csv")
-    assert code == 2
-    assert "bad.csv" in err.splitlines()[-1]
-    assert Path("new.csv").read_text() == "kept"
-
-
-def test_other_fields_in_json_lines_fit_no_csv(run: str, refused: Refused, say: Say) -> None:
     Path("odd.jsonl").write_text('{"text": "a"}\n{"text": "b", "more": [1]}\n')
     code, _, err = say("predict", run, "odd.jsonl", "--format", "csv")
     assert code == 2
     assert "row 2 has a field 'more' that the first row has not" in err
     out = say("predict", run, "odd.jsonl", "--format", "jsonl")[1].splitlines()
     assert json.loads(out[1])["more"] == [1]
+    code, _, err = say("predict", run, "bad.csv", "--out", "new.csv")
+    assert code == 2
+    assert "bad.csv" in err.splitlines()[-1]
+    assert Path("new.csv").read_text() == "kept"
 
 
-def test_runs_that_cannot_predict_are_refused(
-    run: str, tree: Path, say: Say, refused: Refused
-) -> None:
-    import everyformer as ef
-
+def test_runs_that_cannot_predict_are_refused(run, tree, say, refused):
     ef.save(load_model(run), "saved")
     assert "does not say where its data is" in refused("predict", "saved")
     assert "has no tokenizer" in refused("predict", "saved", "a")
@@ -263,9 +250,7 @@ def test_other_classes_of_equal_number_are_refused(run: str, refused: Refused, s
 
 
 @pytest.mark.parametrize("present", [("wet",), ("wet", "cold")])
-def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(
-    present: tuple[str, ...], run: str, refused: Refused, say: Say
-) -> None:
+def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(present, run, refused, say):
     rows = [f"a {present[n % len(present)]} day,{present[n % len(present)]}" for n in range(30)]
     Path("some.csv").write_text("\n".join(["text,label", *rows, ""]))
     code, out, err = say("eval", run, "--data", "some.csv", "--json")
@@ -292,19 +277,13 @@ def test_data_with_some_of_the_classes_are_measured_by_the_runs_own(
     assert "has the label dry, but the model knows cold, warm and wet alone" in told
 
 
-def test_training_ends_with_the_words_that_predict(days: Path, say: Say) -> None:
-    sizes = ("--width", "8", "--layers", "1", "--heads", "1", "--steps", "1")
-    words = ("--data", "days.csv", "--out", "mine", "--training.threads", "1")
-    out = say("train", "aft-simple", *words, *sizes)[1]
-    assert "everyformer predict mine 'your text'" in out
-
-
-@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
-@pytest.mark.parametrize(("ending", "read", "written"), [("csv", ";", ";"), ("csv", ",", ","),
-                                                         ("tsv", "\t", ",")])  # fmt: skip
+@pytest.mark.parametrize(
+    ("mark", "ending", "read", "written"),
+    [(b"", "csv", ";", ";"), (b"\xef\xbb\xbf", "csv", ",", ","), (b"", "tsv", "\t", ",")],
+)
 def test_a_table_comes_back_with_its_delimiter_and_byte_order_mark(
-    mark: bytes, ending: str, read: str, written: str, run: str, say: Say, days: Path
-) -> None:
+    mark, ending, read, written, run, say, days
+):
     lines = [["day", "text"], ["1", "a warm tree"], ["2", "a wet fox, too"], ["3", "sun"]]
     cells = [[f'"{cell}"' if read in cell else cell for cell in line] for line in lines]
     text = "\n".join(read.join(line) for line in cells)

@@ -5,14 +5,18 @@ import os
 import re
 import shlex
 import signal
+import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from commands import Refused, Say, Train
+from commands import Refused, Say
 
+from everyformer.cli.verbs.generate import _writer
 from everyformer.data.config import ELSEWHERE
+from everyformer.data.tokenizers.load import load_tokenizer
+from everyformer.data.tokenizers.package import HubTokenizer
 from everyformer.training import loop
 
 RUN_TOML = """
@@ -73,9 +77,7 @@ def test_what_would_run_is_printed_and_read_again(say: Say, tree: Path) -> None:
         (("--training.budget_tokens=6",), {"budget_tokens": 6.0, "budget_seconds": None}),
     ],
 )
-def test_a_budget_on_the_command_line_replaces_that_of_the_file(
-    words: tuple[str, ...], budget: dict[str, Any], say: Say, tree: Path
-) -> None:
+def test_a_budget_on_the_command_line_replaces_that_of_the_file(words, budget, say, tree):
     (tree / "run.toml").write_text("[training]\nbudget_seconds = 9", encoding="utf-8")
     out = say("train", "gmlp", "--config", "run.toml", *words, "--print-config")[1]
     assert json.loads(out)["training"].items() >= budget.items()
@@ -92,9 +94,7 @@ def test_a_budget_on_the_command_line_replaces_that_of_the_file(
         ("bigbird --mixer.global-blocks 0 2 -1 --task mlm", {"global_blocks": [0, 2, -1]}),
     ],
 )
-def test_a_flag_takes_one_number_several_or_none(
-    words: str, chosen: dict[str, Any], say: Say
-) -> None:
+def test_a_flag_takes_one_number_several_or_none(words, chosen, say):
     code, out, err = say("train", *words.split(), "--print-config")
     assert code == 0, err
     assert json.loads(out)["mixer"].items() >= chosen.items()
@@ -103,17 +103,14 @@ def test_a_flag_takes_one_number_several_or_none(
 def test_the_member_may_be_named_anywhere(say: Say) -> None:
     expected = say("train", "aft-local", "--mixer.window", "3", "--compile", "--print-config")[1]
     for words in (
-        ("--mixer.window", "3", "--compile", "aft-local"),
-        ("--mixer.window=3", "aft-local", "--training.compile"),
-        ("--compile", "aft-local", "--mixer.window=3"),
-        ("--training.compile", "--mixer.window", "3", "--by-layer", "aft-local"),
+        "--mixer.window 3 --compile aft-local",
+        "--mixer.window=3 aft-local --training.compile",
+        "--training.compile --mixer.window 3 --by-layer aft-local",
     ):
-        assert say("train", *words, "--print-config") == (0, expected, "")
+        assert say("train", *words.split(), "--print-config") == (0, expected, "")
 
 
-def test_a_finished_run_goes_on_without_being_described_again(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_a_finished_run_goes_on_without_being_described_again(say, trained, refused):
     run = trained("aft-local", "--mixer.window", "3", "--training.ema", "0.9")
     code, out, err = say("train", "--resume", "--out", str(run), "--steps", "5")
     assert code == 0, err
@@ -134,8 +131,8 @@ def test_a_finished_run_goes_on_without_being_described_again(
 
 
 def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
-    trained: Train, say: Say, refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    trained, say, refused, monkeypatch
+):
     """Runs of before these options were refused; what is said again is."""
     with monkeypatch.context() as before:
         for option in ("mask_rate", "colour"):
@@ -150,9 +147,7 @@ def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_a_stopped_run_says_how_to_go_on_and_does(
-    number: int, code: int, say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stopped_run_says_how_to_go_on_and_does(number, code, say, tree, monkeypatch):
     step = loop._Job._step
 
     def stopped(job: loop._Job) -> None:
@@ -185,9 +180,7 @@ def test_a_loss_that_is_no_number_is_a_failed_job(refused: Refused, tree: Path) 
     assert (tree / "wild" / "metrics.jsonl").exists()
 
 
-def test_evaluation_is_that_of_the_run_or_of_other_data(
-    say: Say, trained: Train, tree: Path, refused: Refused
-) -> None:
+def test_evaluation_is_that_of_the_run_or_of_other_data(say, trained, tree, refused):
     run = trained("gmlp", "--tokenizer", "chars")
     code, out, err = say("eval", str(run), "--json")
     own = json.loads(out)
@@ -227,9 +220,7 @@ def test_the_last_step_and_the_best_are_told_apart(lr: str, say: Say, tree: Path
     assert "the weights of" not in say("eval", "run", "--average", "1")[2]
 
 
-def test_the_curve_over_lengths_is_the_evaluation_at_each(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_the_curve_over_lengths_is_the_evaluation_at_each(say, trained, refused):
     run = str(trained("alibi"))
     code, out, _ = say("eval", run, "--lengths", "48", "8", "16", "--json")
     assert code == 0
@@ -246,14 +237,11 @@ def test_the_curve_over_lengths_is_the_evaluation_at_each(
     for words in (("--bleu",), ("--beam", "2")):
         assert "translations" in refused("eval", run, "--lengths", "8", *words)
     # the verb tells what it measured before the table ends it
-    assert (
-        "--model.max-length 16" in say("eval", str(trained("learned")), "--lengths", "16", "32")[2]
-    )
+    learned = str(trained("learned"))
+    assert "--model.max-length 16" in say("eval", learned, "--lengths", "16", "32")[2]
 
 
-def test_generation_continues_and_repeats_itself(
-    say: Say, trained: Train, refused: Refused
-) -> None:
+def test_generation_continues_and_repeats_itself(say, trained, refused):
     run = str(trained("aft-full", "--tokenizer", "chars"))
     words = ("generate", run, "--prompt", "the ", "--tokens", "8")
     code, out, err = say(*words)
@@ -270,8 +258,8 @@ def test_generation_continues_and_repeats_itself(
 
 
 def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
-    say: Say, trained: Train, refused: Refused, tree: Path
-) -> None:
+    say, trained, refused, tree
+):
     run = str(trained("aft-full"))
     words = ("generate", run, "--prompt", "the ", "--tokens")
     # the last token that is drawn takes no place
@@ -294,9 +282,6 @@ def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
 
 
 def test_bytes_are_written_when_a_character_is_whole() -> None:
-    from everyformer.cli.verbs.generate import _writer
-    from everyformer.data.tokenizers.load import load_tokenizer
-
     tokenizer = load_tokenizer({"kind": "bytes"})
     pieces: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
@@ -312,9 +297,6 @@ def test_bytes_are_written_when_a_character_is_whole() -> None:
 @pytest.mark.parametrize("form", ["byte-level", "metaspace", "wordpiece", "ctc"])
 def test_a_long_text_is_written_whole_though_little_of_it_is_decoded_again(form: str) -> None:
     package = pytest.importorskip("tokenizers")
-    from everyformer.cli.verbs.generate import _writer
-    from everyformer.data.tokenizers.package import HubTokenizer
-
     words = ["naïve", "ca", "##fé", "日", "##本", ".", "▁a", "▁naïve", "é", "a", "##'s", "it"]
     inner = package.Tokenizer(package.models.WordLevel({w: n for n, w in enumerate(words)}, "a"))
     inner.decoder = {
@@ -357,8 +339,6 @@ def test_a_long_text_is_written_whole_though_little_of_it_is_decoded_again(form:
 
 
 def test_bad_data_is_named_and_leaves_nothing_behind(tree: Path, refused: Refused) -> None:
-    import zipfile
-
     (tree / "empty.txt").write_text("", encoding="utf-8")
     (tree / "short.txt").write_text("short", encoding="utf-8")
     (tree / "junk.bin.txt").write_bytes(bytes(range(256)) * 40)

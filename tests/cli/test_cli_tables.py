@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Refused, Say, Train
+from commands import Say, Train
 
 WORDS = ("schön", "kühl", "naß")
 HEADER = ["nr", "text", "label", "preis", "p(kühl)"]
@@ -48,9 +48,8 @@ def test_a_table_comes_back_as_it_was_written(form: str, run: str, say: Say, tre
     assert code == 0, err
     raw = (tree / "out.csv").read_bytes()
     assert raw.startswith(beginning)
-    after = [
-        *csv.reader(io.StringIO(raw.decode(encoding).removeprefix("\ufeff")), delimiter=delimiter)
-    ]
+    text = raw.decode(encoding).removeprefix("\ufeff")
+    after = [*csv.reader(io.StringIO(text), delimiter=delimiter)]
     added = ["predicted_label", "predicted_probability", "p(kühl)_2", "p(naß)", "p(schön)"]
     assert after[0] == [*HEADER, *added]
     assert "so what is added is 'p(kühl)_2'" in err
@@ -69,15 +68,9 @@ def test_a_table_comes_back_as_it_was_written(form: str, run: str, say: Say, tre
     assert json.loads(again[0])["predicted_label"] == after[1][5]
 
 
-def test_tabs_become_commas_where_the_name_says_so(run: str, say: Say, tree: Path) -> None:
-    (tree / "new.tsv").write_text(table(ROWS, "\t"))
-    assert say("predict", run, "new.tsv", "--out", "out.csv")[0] == 0
-    assert (tree / "out.csv").read_text().startswith("nr,text,label")
-
-
 def test_an_answer_that_an_encoding_lacks_is_refused_and_nothing_is_written(
-    tree: Path, trained: Train, say: Say, refused: Refused
-) -> None:
+    tree, trained, say, refused
+):
     (tree / "greek.csv").write_text("text,label\n" + "ein Tag,α\nzwei Tage,β\n" * 20)
     run = str(trained("attention", "--data", "greek.csv", "--steps", "1"))
     (tree / "old.csv").write_bytes("text\nschön\n".encode("cp1252"))
@@ -107,8 +100,8 @@ def half(column: int) -> list[list[str]]:
 
 @pytest.mark.parametrize(("column", "task"), [("label", "classify"), ("preis", "regress")])
 def test_rows_without_a_label_are_left_out_and_answered_by_predict(
-    column: str, task: str, tree: Path, trained: Train, say: Say, refused: Refused
-) -> None:
+    column, task, tree, trained, say, refused
+):
     index = HEADER.index(column)
     (tree / "half.csv").write_bytes(table([*half(index), ["99", "", *[""] * 3]]).encode("cp1252"))
     words = ("attention", "--data", "half.csv", "--task", task, "--data.label-column", column)
@@ -117,13 +110,10 @@ def test_rows_without_a_label_are_left_out_and_answered_by_predict(
     assert "9 texts without a label: line 4, " in said
     assert "say --data.unlabelled skip" in said
     run = trained(*words, "--steps", "2", "--data.unlabelled", "skip")
-    assert (
-        say("predict", str(run), "half.csv", "--data.encoding", "cp1252", "--out", "out.csv")[0]
-        == 0
-    )
-    header, *found = csv.reader(
-        io.StringIO((tree / "out.csv").read_bytes().decode("cp1252")), delimiter=";"
-    )
+    answer = ("half.csv", "--data.encoding", "cp1252", "--out", "out.csv")
+    assert say("predict", str(run), *answer)[0] == 0
+    text = (tree / "out.csv").read_bytes().decode("cp1252")
+    header, *found = csv.reader(io.StringIO(text), delimiter=";")
     assert header[:6] == [*HEADER, "predicted_label" if task == "classify" else "predicted_value"]
     assert [row[:5] for row in found][: len(half(index))] == half(index)
     answers = [row[5] for row in found if row[1]]
@@ -134,9 +124,7 @@ def test_rows_without_a_label_are_left_out_and_answered_by_predict(
         assert all("." not in answer and float(answer.replace(",", ".")) for answer in answers)
 
 
-def test_weights_of_classes_and_groups_are_flags_and_a_file(
-    tree: Path, say: Say, refused: Refused, trained: Train
-) -> None:
+def test_weights_of_classes_and_groups_are_flags_and_a_file(tree, say, refused, trained):
     rows = [
         [*row[:2], "rare" if n % 9 == 0 else "common", row[3], f"g{n % 6}"]
         for n, row in enumerate(ROWS)

@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import sacrebleu
 import torch
-from commands import Refused, Say
+from commands import Say
 from torch import Tensor
 
 from everyformer.core.errors import DataError
 from everyformer.generation.beam import translate_all
 from everyformer.generation.config import BeamConfig
 from everyformer.models.base import Model
+from helpers import overridden
 
 WORDS = {"a": "x", "b": "y", "c": "z"}
 SIZES = ("--width", "32", "--layers", "1", "--heads", "2", "--training.threads", "1")
@@ -48,23 +49,17 @@ def corpus(tree: Path) -> Path:
 
 
 @pytest.fixture
-def trained(corpus: Path, say: Say) -> Callable[..., str]:
+def trained(corpus: Path, trained: Callable[..., Path]) -> Callable[..., str]:
+    data = ("--data", str(corpus), "--data.languages", "en-de", "--length", "20", "--steps", "2")
+
     def run(member: str = "transformer", *words: str) -> str:
-        out = str(corpus.parent / "runs" / member)
-        data = ("--data", str(corpus), "--data.languages", "en-de")
-        common = (*data, "--length", "20", "--out", out)
-        steps = () if "--steps" in words else ("--steps", "2")
-        code, _, err = say("train", member, *common, *SIZES, *steps, *words)
-        assert code == 0, err
-        return out
+        return str(trained(member, *overridden((*data, *SIZES), words)))
 
     return run
 
 
 @pytest.mark.full("a translation is learned; beams and BLEU have tests of their own")
-def test_a_copying_of_words_is_learned_and_translated(
-    trained: Callable[..., str], say: Say, corpus: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_copying_of_words_is_learned_and_translated(trained, say, corpus, monkeypatch):
     run = trained(
         *("transformer", "--tokenizer", "chars", "--data.tokens", "1200", "--steps", "150"),
         *("--lr", "0.01", "--model.block.dropout", "0", "--model.embedding-dropout", "0"),
@@ -88,9 +83,7 @@ def test_a_copying_of_words_is_learned_and_translated(
     assert (code, out) == (0, "x y\n\nz z x y\n"), err
 
 
-def test_other_members_translate_and_other_parts_are_measured(
-    trained: Callable[..., str], say: Say
-) -> None:
+def test_other_members_translate_and_other_parts_are_measured(trained, say, refused, monkeypatch):
     run = trained("gmlp")
     code, out, err = say("eval", run, "--data.part", "test_a", "--bleu", "--beam", "1")
     assert code == 0, err
@@ -100,6 +93,11 @@ def test_other_members_translate_and_other_parts_are_measured(
     assert "tok:13a" in lines["bleu"]
     assert "nc:6" in lines["chrf"]
     assert {"loss", "perplexity", "accuracy", "bits_per_byte"} <= set(lines)
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    assert "everyformer[text]" in refused("eval", run, "--bleu")
+    lm = trained("attention", "--data", "text.txt", "--data.languages", "none", "--steps", "1")
+    assert "only parallel text can be translated" in refused("eval", lm, "--bleu")
+    assert "beam search is for seq2seq runs" in refused("generate", lm, "--beam", "2")
 
 
 @pytest.mark.parametrize(
@@ -118,9 +116,7 @@ def test_other_members_translate_and_other_parts_are_measured(
         (("eval", "--data", "copy", "--data.languages", "none"), "different tokens"),
     ],
 )
-def test_wrong_questions_are_refused(
-    words: tuple[str, ...], message: str, trained: Callable[..., str], refused: Refused
-) -> None:
+def test_wrong_questions_are_refused(words, message, trained, refused):
     run = trained("transformer", "--tokenizer", "chars")
     verb, *rest = words
     assert message in refused(verb, run, *rest)
@@ -152,8 +148,8 @@ def loss_of(say: Say, data: str, *words: str) -> float:
     "columns", [(), ("--data.source-column", "1", "--data.target-column", "2")]
 )
 def test_other_data_are_read_in_the_direction_of_the_run_by_their_names(
-    columns: tuple[str, ...], tree: Path, say: Say, refused: Refused
-) -> None:
+    columns, tree, say, refused
+):
     (tree / "pairs.csv").write_text(table("english", "german", turned=False))
     (tree / "same.csv").write_text(table("english", "german", turned=False) + "a,b\n")
     (tree / "swapped.csv").write_text(table("german", "english", turned=True) + "b,a\n")
@@ -175,9 +171,7 @@ def test_other_data_are_read_in_the_direction_of_the_run_by_their_names(
     assert "--data.source-column" in told
 
 
-def test_files_by_language_are_read_in_the_direction_of_a_table(
-    tree: Path, say: Say, refused: Refused
-) -> None:
+def test_files_by_language_are_read_in_the_direction_of_a_table(tree, say, refused):
     (tree / "pairs.tsv").write_text(table("en", "de", turned=False, cells="\t"))
     (tree / "same.tsv").write_text(table("en", "de", turned=False, cells="\t") + "a\tb\n")
     for folder, (first, second) in (("twins", ("en", "de")), ("others", ("en", "fr"))):
@@ -191,22 +185,6 @@ def test_files_by_language_are_read_in_the_direction_of_a_table(
     told = refused("eval", "run", "--data", "others")
     assert "end in 'en', 'fr', but the run translates 'en' to 'de'" in told
     assert "--data.languages" in told
-
-
-def test_a_language_model_is_no_translator(tree: Path, say: Say, refused: Refused) -> None:
-    common = ("--data", "text.txt", "--steps", "1", "--length", "16", *SIZES)
-    code, _, err = say("train", "attention", *common, "--out", "lm")
-    assert code == 0, err
-    assert "only parallel text can be translated" in refused("eval", "lm", "--bleu")
-    assert "beam search is for seq2seq runs" in refused("generate", "lm", "--beam", "2")
-
-
-def test_without_sacrebleu_its_extra_is_named(
-    trained: Callable[..., str], refused: Refused, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = trained()
-    monkeypatch.setitem(sys.modules, "sacrebleu", None)
-    assert "everyformer[text]" in refused("eval", run, "--bleu")
 
 
 class Backwards:
@@ -224,9 +202,7 @@ class Backwards:
         return [[Hypothesis(0.0, tuple(row)), Hypothesis(-1.0, (65,))] for row in rows]
 
 
-def test_sentences_are_searched_by_length_and_given_back_in_order(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_sentences_are_searched_by_length_and_given_back_in_order(monkeypatch):
     import everyformer as ef
     from everyformer.data.parallel import encode_source
     from everyformer.data.tokenizers.plain import ByteTokenizer

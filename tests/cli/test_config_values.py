@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Say, Train
+from commands import Say
 
 LINES = (("train", "rope"), ("compare", "attention", "gmlp"))
 """verbs with all the tables there are"""
@@ -23,20 +23,12 @@ NONES = [
     ("[position]\nname = 'None'", "--position none"),
     ("[position]\nscaling = {kind = 'none'}", "--position.scaling.kind none"),
     ("[training]\nclip = 'none'", "--training.clip none"),
-    (
-        "memory = {name = 'compressive', gradient = 'none'}",
-        "--memory compressive --memory.gradient none",
-    ),
-]
+    ("memory = {name = 'compressive', gradient = 'none'}",
+     "--memory compressive --memory.gradient none"),
+]  # fmt: skip
 """a file's lines and flags that say the same"""
-FIRST = [
-    *(
-        ("train", key, value)
-        for key in ("member", "task", "from_run")
-        for value in ([], 3, {"a": 1})
-    ),
-    ("eval", "run", []),
-]
+FIRST = [("train", "member", []), ("train", "task", 3), ("train", "from_run", {"a": 1}),
+         ("train", "member", {"a": 1}), ("eval", "run", [])]  # fmt: skip
 
 
 def tables(values: dict[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
@@ -52,16 +44,13 @@ def nested(path: tuple[str, ...], value: Any) -> Any:
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
-def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
-    line: tuple[str, ...], say: Say, tree: Path
-) -> None:
+def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(line, say, tree):
     _, out, _ = say(*line, "--print-config")
     found = list(tables(json.loads(out)))
     assert {("data",), ("mixer",), ("position",), ("training",)} <= set(found)
-    for path in found:
-        for value in VALUES:
-            if path == ("data",) and value == "x.txt":
-                continue
+    for n, path in enumerate(found):
+        # a word for the data has a meaning
+        for value in VALUES[1:] if path == ("data",) else (VALUES[n % 5], VALUES[(n + 2) % 5]):
             (tree / "run.json").write_text(json.dumps(nested(path, value)))
             code, _, err = say(*line, "--config", "run.json", "--print-config")
             last = err.splitlines()[-1]
@@ -71,20 +60,16 @@ def test_what_stands_in_place_of_a_table_is_refused_by_file_and_key(
 
 
 @pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
-def test_a_word_for_the_data_means_what_the_flag_means(
-    line: tuple[str, ...], say: Say, tree: Path
-) -> None:
+def test_a_word_for_the_data_means_what_the_flag_means(line, say, tree):
     (tree / "run.toml").write_text('data = "x.txt"')
     from_file = say(*line, "--config", "run.toml", "--print-config")
     assert from_file == say(*line, "--data", "x.txt", "--print-config")
     assert json.loads(from_file[1])["data"]["source"] == "x.txt"
 
 
-@pytest.mark.parametrize("line", LINES, ids=lambda line: line[0])
 @pytest.mark.parametrize(("values", "words"), GENES, ids=str)
-def test_a_gene_in_a_file_means_what_its_flags_mean(
-    values: dict[str, Any], words: str, line: tuple[str, ...], say: Say, tree: Path
-) -> None:
+def test_a_gene_in_a_file_means_what_its_flags_mean(values, words, say, tree):
+    line = LINES["features" in words]
     (tree / "run.json").write_text(json.dumps(values))
     # rope is of mixers that compare queries with keys
     position = ("--position", "none")
@@ -94,9 +79,7 @@ def test_a_gene_in_a_file_means_what_its_flags_mean(
 
 
 @pytest.mark.parametrize(("verb", "key", "value"), FIRST, ids=str)
-def test_what_decides_which_options_there_are_is_a_word(
-    verb: str, key: str, value: Any, say: Say, tree: Path
-) -> None:
+def test_what_decides_which_options_there_are_is_a_word(verb, key, value, say, tree):
     member = {"member": "gmlp"} if verb == "train" else {}
     (tree / "run.json").write_text(json.dumps(member | {key: value}))
     code, _, err = say(verb, "--config", "run.json")
@@ -106,9 +89,8 @@ def test_what_decides_which_options_there_are_is_a_word(
 
 @pytest.mark.parametrize(
     "words",
-    ["rope", "compressive", "reformer", "sparse-transformer", "calm", "attention --position none",
-     "gmlp --budget-flops 9"],
-)  # fmt: skip
+    ["compressive", "reformer", "calm", "attention --position none", "gmlp --budget-flops 9"],
+)
 def test_what_is_printed_is_read_again(words: str, say: Say, tree: Path) -> None:
     code, printed, _ = say("train", *words.split(), "--print-config")
     assert code == 0
@@ -125,9 +107,7 @@ def test_what_is_printed_is_read_again(words: str, say: Say, tree: Path) -> None
     ],
     ids=lambda value: value[0],
 )
-def test_an_option_of_a_verb_s_own_is_none_of_its_data(
-    line: tuple[str, ...], own: str, say: Say, trained: Train, tree: Path
-) -> None:
+def test_an_option_of_a_verb_s_own_is_none_of_its_data(line, own, say, trained, tree):
     line = (line[0], str(trained("attention")), *line[2:])
     code, printed, _ = say(*line, f"--{own}", "7", "--print-config")
     assert code == 0
@@ -138,18 +118,13 @@ def test_an_option_of_a_verb_s_own_is_none_of_its_data(
 
 
 @pytest.mark.parametrize(("lines", "words"), NONES, ids=str)
-def test_none_is_the_word_for_nothing_where_it_is_no_name(
-    lines: str, words: str, say: Say, tree: Path
-) -> None:
+def test_none_is_the_word_for_nothing_where_it_is_no_name(lines, words, say, tree):
     (tree / "run.toml").write_text(lines)
     line = ("train", "rope") if "scaling" in lines else ("train", "attention")
     from_file = say(*line, "--config", "run.toml", "--print-config")
     assert from_file == say(*line, *words.split(), "--print-config")
     assert from_file[0] == 0
-
-
-def test_none_is_a_word_of_a_text(say: Say, tree: Path) -> None:
+    # of a text it is a word
     (tree / "run.toml").write_text("prompt = ['none', 'None']")
     code, printed, _ = say("generate", "run", "--config", "run.toml", "--print-config")
-    assert code == 0
-    assert json.loads(printed)["prompt"] == ["none", "None"]
+    assert (code, json.loads(printed)["prompt"]) == (0, ["none", "None"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Refused, Say
+from commands import Say, Train
 
 ODD = "zq~#@ }{ kernel panic"
 
@@ -22,12 +22,10 @@ def log(lines: int, odd: int | None = None) -> str:
 
 
 @pytest.fixture
-def run(tree: Path, say: Say) -> str:
+def run(tree: Path, trained: Train) -> str:
     (tree / "log.txt").write_text(log(800), encoding="utf-8")
     words = ("--data", "log.txt", "--length", "32", "--steps", "40", "--lr", "0.02", "--batch", "8")
-    sizes = ("--width", "32", "--layers", "1", "--heads", "2", "--threads", "1", "--out", "run")
-    assert say("train", "aft-local", *words, *sizes)[0] == 0
-    return "run"
+    return str(trained("aft-local", *words, "--width", "32"))
 
 
 def table(path: str) -> list[dict[str, str]]:
@@ -35,9 +33,7 @@ def table(path: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(
-    run: str, say: Say, tree: Path, refused: Refused
-) -> None:
+def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(run, say, tree, refused):
     (tree / "new.log").write_text(log(40, odd=23), encoding="utf-8")
     told: dict[str, Any] = {}
     for each in ("line", "document"):
@@ -58,10 +54,10 @@ def test_an_odd_line_comes_first_and_all_bits_are_those_of_the_evaluation(
     assert sum(float(line["bits"]) for line in lines) == pytest.approx(total, rel=1e-5)
     assert float(document["bits"]) == pytest.approx(total, rel=1e-5)
     assert (
-        "bits of every line, the strangest first: run/each-line.csv"
+        f"bits of every line, the strangest first: {run}/each-line.csv"
         in say("eval", run, "--data", "new.log", "--each", "line")[2]
     )
-    assert (tree / "run" / "each-line.csv").exists()
+    assert Path(run, "each-line.csv").exists()
     for words, said in {
         "--sequences 3": "--each reads the whole text once, in order: leave out --sequences",
         "--lengths 8": "--each reads the whole text once, in order",
@@ -80,9 +76,7 @@ def test_rows_of_a_table_are_documents(run: str, say: Say, tree: Path) -> None:
     assert {row["document"] for row in others} == {"1", "2", "3", "5", "6"}
 
 
-def test_a_run_that_reads_no_running_text_has_no_lines(
-    say: Say, tree: Path, refused: Refused
-) -> None:
+def test_a_run_that_reads_no_running_text_has_no_lines(say, tree, refused):
     (tree / "log.txt").write_text(log(80), encoding="utf-8")
     words = ("--task", "mlm", "--width", "16", "--layers", "1", "--heads", "2", "--length", "16")
     code, _, err = say("train", "attention", "--data", "log.txt", "--steps", "1", *words)

@@ -75,9 +75,7 @@ def test_every_option_has_another_value_here() -> None:
 
 @pytest.mark.full("5 s a kind of data", parts=3)
 @pytest.mark.parametrize("kind", RUNS)
-def test_an_option_of_the_data_changes_what_is_told_or_is_refused(
-    kind: str, files: Path, say: Callable
-) -> None:
+def test_an_option_of_the_data_changes_what_is_told_or_is_refused(kind, files, say):
     code, _, err = say("train", *RUNS[kind], *SIZES, "--training.threads", "1", "--out", "run")
     assert code == 0, err
     # with all digits of the numbers
@@ -125,9 +123,7 @@ def test_columns_of_the_runs_table_are_not_asked_of_a_text(files: Path, say: Cal
 
 
 @pytest.mark.parametrize("task", ["classify", "regress"])
-def test_a_baseline_answers_what_was_usual_in_training(
-    task: str, tree: Path, say: Callable
-) -> None:
+def test_a_baseline_answers_what_was_usual_in_training(task, tree, say):
     """Of which the file that is measured on says nothing, were it all of another class."""
     values = {"classify": ("x", "y"), "regress": ("1.5", "9.5")}[task]
     for name, usual in (("rated.csv", 0), ("test.csv", 1)):
@@ -151,9 +147,7 @@ def test_a_baseline_answers_what_was_usual_in_training(
         assert found["mean_mae"] > 5
 
 
-def test_all_of_another_file_is_measured_and_the_held_out_part_of_the_runs_own(
-    files: Path, say: Callable, trained: Callable
-) -> None:
+def test_all_of_another_file_is_measured_and_the_held_out_part_of_the_runs_own(files, say, trained):
     run = str(trained("gmlp"))
 
     def scored(*words: str) -> tuple[int, str]:

@@ -35,9 +35,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("task", "member"),
     [pair if pair in CHOSEN else pytest.param(*pair, marks=PAIRED) for pair in PAIRS],
 )
-def test_a_member_trains_is_measured_and_generates(
-    task: str, member: str, data: Path, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_member_trains_is_measured_and_generates(task, member, data, tmp_path, say, monkeypatch):
     monkeypatch.chdir(data)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(data / "cache"))
     run = str(tmp_path / "run")

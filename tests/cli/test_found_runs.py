@@ -84,9 +84,7 @@ def test_a_run_that_was_trained_on_since_its_comparison_says_so(compared: Path, 
     assert "trained on" not in say("eval", str(compared / "runs" / "gmlp-seed0"))[2]
 
 
-def test_a_comparison_without_a_result_names_its_runs(
-    compared: Path, refused: Callable[..., str]
-) -> None:
+def test_a_comparison_without_a_result_names_its_runs(compared, refused):
     path = compared / "results.json"
     results = read_json(path, FORMAT)
     changes = ({"waiting": ["gmlp"]}, {"rows": [{"member": "gmlp", "status": "failed"}]})

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from commands import Say
 
 from everyformer.cli import VERBS
 from everyformer.lab.bench.points import Point
@@ -36,9 +35,7 @@ LINES: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_every_verb_prints_one_document(
-    say: Say, trained: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_verb_prints_one_document(say, trained, monkeypatch):
     run, calm = str(trained()), str(trained("calm"))
     found = {"experiment": "e", "holds": True, "figures": [], "numbers": {}}
     monkeypatch.setattr("everyformer.lab.experiments.base.perform", lambda *_: found)

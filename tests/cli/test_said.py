@@ -18,18 +18,15 @@ from everyformer.training.spec import RunSpec, described, model_config, resolve
 
 
 @pytest.mark.parametrize("words", ["", "--model.label-smoothing 0"])
-def test_a_flag_with_its_default_stays_when_the_data_are_of_a_task_with_another(words: str) -> None:
+def test_a_flag_with_its_default_stays_in_a_task_with_another(words, tmp_path) -> None:
     said, _, known = read_run(["universal", *words.split()])
     assert known.model.label_smoothing == 0.0
     smoothing = resolve(said, "seq2seq").model.label_smoothing
     assert smoothing == (0.0 if "smoothing" in words else 0.1)
-
-
-def test_so_does_a_value_of_a_file_and_one_in_python(tmp_path: Path) -> None:
+    # so does a value of a file and one in Python
     values: dict[str, Any] = {"member": "universal", "model": {"label_smoothing": 0.0}}
-    file = tmp_path / "run.json"
-    file.write_text(json.dumps(values), encoding="utf-8")
-    from_file = resolve(read_run(["--config", str(file)])[0], "seq2seq")
+    (tmp_path / "run.json").write_text(json.dumps(values), encoding="utf-8")
+    from_file = resolve(read_run(["--config", str(tmp_path / "run.json")])[0], "seq2seq")
     assert from_file == resolve([(values, "")], "seq2seq")
     assert from_file.model.label_smoothing == 0.0
 
@@ -62,9 +59,7 @@ def test_what_is_said_is_no_more_than_the_words(tmp_path: Path) -> None:
         ("--position t5-relative --position.buckets 8", {"name": "t5-relative", "buckets": 8}),
     ],
 )
-def test_an_alternative_of_the_line_takes_the_place_of_that_of_the_file(
-    words: str, position: dict[str, Any], tmp_path: Path
-) -> None:
+def test_an_alternative_of_the_line_takes_the_place_of_that_of_the_file(words, position, tmp_path):
     file = tmp_path / "run.json"
     file.write_text('{"position": {"name": "rope", "base": 500.0}}', encoding="utf-8")
     options = read_run(["attention", "--config", str(file), *words.split()])[2]

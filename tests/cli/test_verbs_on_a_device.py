@@ -30,10 +30,7 @@ ORDER = ("--model.pixels.order", "blocks", "--model.pixels.tile", "2", "2")
 DRAWN = ("generate", "--images", "2")
 ANSWERS: dict[str, tuple[tuple[str, ...], ...]] = {
     "decision": (),
-    "lm": (
-        ("generate", "--prompt", "warm", "--tokens", "5"),
-        ("predict", "warm tree"),
-    ),
+    "lm": (("generate", "--prompt", "warm", "--tokens", "5"), ("predict", "warm tree")),
     "pixels": (DRAWN, (*DRAWN, "--complete", "held-out")),
     "seq2seq": (("generate", "--prompt", "warm", "--beam", "2"),),
     "super-resolution": (DRAWN,),
@@ -63,9 +60,7 @@ def near(a: Any, b: Any) -> bool:
 @pytest.mark.parametrize(
     "task", [pytest.param(task, marks=ALIKE) if task in LIKE_OTHERS else task for task in DATA]
 )
-def test_a_run_trained_on_a_device_answers_there_as_on_the_host(
-    task: str, data: Path, tmp_path: Path
-) -> None:
+def test_a_run_trained_on_a_device_answers_there_as_on_the_host(task, data, tmp_path):
     run, member = str(tmp_path / "run"), MEMBERS.get(task, "attention")
     more = ORDER if task == "pixels" else ()
     train = ("train", member, "--task", task, *DATA[task], *SIZES, *more, "--out", run)

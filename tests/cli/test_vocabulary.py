@@ -31,9 +31,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize(("line", "meant"), SLIPS, ids=[line for line, _ in SLIPS])
-def test_the_first_suggestion_is_what_was_meant(
-    line: str, meant: str, refused: Refused, tree: Path
-) -> None:
+def test_the_first_suggestion_is_what_was_meant(line, meant, refused, tree):
     told = refused(*line.split())
     assert told.startswith("unknown option '--")
     assert told.partition("; did you mean ")[2].startswith(f"'{meant}'")
@@ -73,9 +71,7 @@ FILES = [
 
 
 @pytest.mark.parametrize(("line", "meant"), FILES)
-def test_a_file_for_a_member_is_understood(
-    line: str, meant: str, refused: Refused, tree: Path
-) -> None:
+def test_a_file_for_a_member_is_understood(line, meant, refused, tree):
     (tree / "folder").mkdir()
     for name in ("table.csv", "pictures.zip"):
         (tree / name).write_bytes(b"x")

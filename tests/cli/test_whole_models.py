@@ -63,9 +63,7 @@ def run(say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "run"
 
 
-def test_a_file_that_moved_is_named_where_it_is(
-    run: str, theirs: Path, say: Say, refused: Refused
-) -> None:
+def test_a_file_that_moved_is_named_where_it_is(run, theirs, say, refused):
     theirs.with_name("deep").mkdir()
     theirs.rename(theirs.with_name("deep") / "ours.py")
     said = refused("eval", run)
@@ -109,9 +107,7 @@ def test_it_is_no_model_of_transformers(run: str, refused: Refused) -> None:
         ("Bare", 2, "what 'PATH:Bare' reads is not known: it has neither an nn.Embedding of "),
     ],
 )
-def test_one_that_cannot_be_trained_fails_in_its_own_name(
-    name: str, code: int, said: str, theirs: Path, refused: Refused
-) -> None:
+def test_one_that_cannot_be_trained_fails_in_its_own_name(name, code, said, theirs, refused):
     words = ("train", f"theirs.py:{name}", "--data", "text.txt", "--steps", "1", "--out", "run")
     given = refused(*words, "--width", "8", "--length", "9", code=code)
     lines = FILE[FILE.index(f"class {name}") :].splitlines()

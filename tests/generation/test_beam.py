@@ -69,8 +69,7 @@ def test_one_beam_is_greedy_decoding():
         assert found.ended == (len(greedy) < 8)
 
 
-@pytest.mark.parametrize("member", ["transformer", "aft-local", "gmlp"])
-@pytest.mark.parametrize("beam", [1, 3])
+@pytest.mark.parametrize(("member", "beam"), [("transformer", 3), ("aft-local", 1), ("gmlp", 3)])
 def test_a_padded_batch_finds_what_every_sentence_finds_alone(member, beam):
     model, search = small(member), BeamConfig(beam=beam, extra=4)
     lengths, longest = (2, 5, 1, 3), 5
@@ -99,30 +98,18 @@ def test_scores_are_those_of_teacher_forcing_and_states_change_nothing(monkeypat
     assert [[h.tokens for h in hs] for hs in again] == [[h.tokens for h in hs] for hs in found]
 
 
-def test_an_end_at_the_first_step_gives_the_empty_target():
+@pytest.mark.parametrize(("end", "length", "ended"), [(50.0, 0, True), (-math.inf, 5, False)])
+def test_a_target_ends_at_its_first_step_or_is_cut_off_and_says_so(end, length, ended):
     model = small()
     model.head.weight.data.zero_()
     bias = torch.zeros(VOCABULARY, dtype=torch.float64)
-    bias[END] = 50.0
+    bias[END] = end
     model.head.bias = torch.nn.Parameter(bias)
-    [[best, *_]] = beam_search(model, torch.tensor([[0, 1]]), search=BeamConfig(beam=2))
-    assert best.tokens == ()
-    assert best.ended
+    [[best, *_]] = beam_search(model, torch.tensor([[0, 1]]), search=BeamConfig(beam=2, extra=3))
+    assert (len(best.tokens), best.ended) == (length, ended)
 
 
-def test_a_target_that_never_ends_is_cut_off_and_says_so():
-    model = small()
-    model.head.weight.data.zero_()
-    bias = torch.zeros(VOCABULARY, dtype=torch.float64)
-    bias[END] = -math.inf
-    model.head.bias = torch.nn.Parameter(bias)
-    [found] = beam_search(model, torch.tensor([[0, 1]]), search=BeamConfig(beam=2, extra=3))
-    assert [len(h.tokens) for h in found] == [5, 5]
-    assert not any(h.ended for h in found)
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1.0])
-@pytest.mark.parametrize("beam", [2, 4])
+@pytest.mark.parametrize(("alpha", "beam"), [(0.0, 4), (1.0, 2), (1.0, 4)])
 def test_beam_search_equals_marian_of_transformers(alpha, beam):
     transformers = pytest.importorskip("transformers")
     from everyformer.lab.convert import import_checkpoint

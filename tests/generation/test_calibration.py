@@ -53,23 +53,21 @@ EARLY = [(1, 2, 9, 4), (65, 66), (8, 7)]
 
 
 @pytest.mark.parametrize(
-    ("metric", "expected"),
-    [("tokens", [0.25, 0.0, 2 / 3]), ("exact", [1.0, 0.0, 1.0])],
+    ("metric", "followed", "expected"),
+    [
+        ("tokens", (), [0.25, 0.0, 2 / 3]),
+        ("exact", (), [1.0, 0.0, 1.0]),
+        # beyond the full model: 1/4 - 0, 1/2 - 1/2, and 0 - 2/3, which is no gain
+        ("tokens", [(1, 2, 3, 4), (65, 67), (8, 7)], [0.25, 0.0, 0.0]),
+    ],
 )
-def test_the_distance_of_two_texts(metric: Any, expected: list[float]) -> None:
-    calibration = Calibration(model(), PROMPTS, None, metric)
+def test_the_distance_of_two_texts_and_the_risk(metric, followed, expected):
+    prompts = [Prompt((5,), reference) for reference in followed] or PROMPTS
+    kind = ("risk",) if followed else ()
+    calibration = Calibration(model(), prompts, None, metric, *kind)
     calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7, 7)]
     calibration.write = lambda threshold: EARLY  # type: ignore[method-assign, assignment]
     np.testing.assert_allclose(calibration.losses(0.5), expected, atol=1e-15)
-
-
-def test_the_risk_is_what_is_lost_beyond_the_full_model() -> None:
-    prompts = [Prompt((5,), (1, 2, 3, 4)), Prompt((5,), (65, 67)), Prompt((5,), (8, 7))]
-    calibration = Calibration(model(), prompts, None, "tokens", "risk")
-    calibration._full = [(1, 2, 3, 4), (65, 66), (7, 7)]
-    calibration.write = lambda threshold: EARLY  # type: ignore[method-assign, assignment]
-    # 1/4 - 0, 1/2 - 1/2, and 0 - 1/2, which is no gain
-    np.testing.assert_allclose(calibration.losses(0.5), [0.25, 0.0, 0.0], atol=1e-15)
 
 
 @pytest.mark.parametrize("metric", ["bleu", "chrf"])

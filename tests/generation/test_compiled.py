@@ -48,12 +48,9 @@ def test_a_compiled_step_writes_the_same_tokens(name):
     model = model_of(name)
     for rows, length in ((1, 5), (3, 7)):
         prompt = prompts(rows, length)
-        for sampling in (GREEDY, Sampling(seed=3)):
-            both = [
-                generate(model, prompt, tokens=6, sampling=sampling, compile=way)
-                for way in (False, True)
-            ]
-            assert torch.equal(*both)
+        for rule in (GREEDY, Sampling(seed=3)):
+            made = {"tokens": 6, "sampling": rule}
+            assert torch.equal(*(generate(model, prompt, **made, compile=way) for way in (0, 1)))
 
 
 @pytest.mark.usefixtures("eager")
@@ -62,12 +59,9 @@ def test_padded_prompts_and_rows_that_end():
     model, ragged = model_of("attention"), [[1, 2, 3], [4, 5, 6, 7, 8]]
     plain = generate(model, ragged, tokens=9, sampling=GREEDY)
     end = Sampling(temperature=0, end_token=int(plain[0, 3]))
-    for sampling in (GREEDY, end):
-        both = [
-            generate(model, ragged, tokens=9, sampling=sampling, compile=way)
-            for way in (False, True)
-        ]
-        assert torch.equal(*both)
+    for rule in (GREEDY, end):
+        made = {"tokens": 9, "sampling": rule}
+        assert torch.equal(*(generate(model, ragged, **made, compile=way) for way in (0, 1)))
 
 
 @pytest.fixture
@@ -88,20 +82,11 @@ def graphs(monkeypatch):
 
 @pytest.mark.full("the compiler works for seconds")
 def test_one_graph_writes_on_beyond_every_room(graphs):
-    """Rooms of 64 tokens are full twice, and a room of its own begins the second text."""
+    """Rooms of 64 tokens are full twice; neither a second text nor one of a token needs another."""
     model = model_of("attention", max_length=200)
-    prompt = prompts(1, 5)
-    both = [generate(model, prompt, tokens=150, sampling=GREEDY, compile=way) for way in (0, 1)]
-    assert torch.equal(*both)
-    assert len(graphs) == 1
-
-
-@pytest.mark.full("the compiler works for seconds")
-def test_a_text_of_one_token_needs_no_graph_of_its_own(graphs):
-    model = model_of("attention")
-    for prompt in (prompts(1, 1), prompts(1, 7)):
-        both = [generate(model, prompt, tokens=9, sampling=GREEDY, compile=way) for way in (0, 1)]
-        assert torch.equal(*both)
+    for prompt, tokens in ((prompts(1, 5), 150), (prompts(1, 1), 9), (prompts(1, 7), 9)):
+        made = {"tokens": tokens, "sampling": GREEDY}
+        assert torch.equal(*(generate(model, prompt, **made, compile=way) for way in (0, 1)))
     assert len(graphs) == 1
 
 
@@ -168,14 +153,13 @@ def test_products_with_two_tokens_are_torchs(graphs):
 
 @pytest.mark.usefixtures("eager")
 @pytest.mark.parametrize(
-    ("name", "why"),
-    [("depth-adaptive", "depth-adaptive cannot be compiled"), ("rope", "no step to compile")],
-)
-def test_what_has_no_step_of_one_graph_is_refused_by_name(name, why):
+    ("name", "options", "why"),
+    [("depth-adaptive", {}, "depth-adaptive cannot be compiled"),
+     ("rope", GROWING, "no step to compile")],
+)  # fmt: skip
+def test_what_has_no_step_of_one_graph_is_refused_by_name(name, options, why):
     with pytest.raises(UnsupportedError, match=why):
-        generate(
-            model_of(name, **GROWING if name == "rope" else {}), [[1, 2]], tokens=4, compile=True
-        )
+        generate(model_of(name, **options), [[1, 2]], tokens=4, compile=True)
 
 
 def test_without_a_compiler_one_sentence_says_so(monkeypatch):
@@ -203,15 +187,7 @@ assert torch.equal(plain, made)
 print(torch._dynamo.utils.counters["inductor"]["fxgraph_cache_hit"])
 """
     environment = {"TORCHINDUCTOR_CACHE_DIR": str(tmp_path)}
-    hits = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            env=os.environ | environment,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-        for _ in range(2)
-    ]
+    run = {"env": os.environ | environment, "check": True, "capture_output": True, "text": True}
+    hits = [subprocess.run([sys.executable, "-c", program], **run).stdout for _ in range(2)]
     assert int(hits[0]) == 0
     assert int(hits[1]) > 0

@@ -46,9 +46,7 @@ def drawn(logits: Tensor, many: int = 4000, **options: Any) -> Tensor:
 @pytest.mark.dear("streaming is in the laws of every member")
 @pytest.mark.parametrize("choice", [{"temperature": 0.0}, {"top_k": 5, "seed": 3}])
 @pytest.mark.parametrize("member", LANGUAGE)
-def test_streamed_tokens_equal_recomputed_ones(
-    member: str, choice: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_streamed_tokens_equal_recomputed_ones(member, choice, monkeypatch):
     model, prompt = small_model(member), torch.tensor([[1, 2, 3], [4, 0, 12]])
     streamed = generate(model, prompt, tokens=20, sampling=Sampling(**choice))
     recomputed(monkeypatch)
@@ -56,11 +54,9 @@ def test_streamed_tokens_equal_recomputed_ones(
 
 
 @pytest.mark.dear("padding is in the laws of every member")
-@pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((2,), (0, 2, 4)), ((0, 4), (1, 3))])
+@pytest.mark.parametrize("places", [((0, 1), (0, 1, 2, 3, 4)), ((0, 4), (2,))])
 @pytest.mark.parametrize("member", LANGUAGE)
-def test_prompts_padded_anywhere_continue_as_each_alone(
-    member: str, places: tuple[tuple[int, ...], ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_prompts_padded_anywhere_continue_as_each_alone(member, places, monkeypatch):
     model, greedy = small_model(member), Sampling(temperature=0.0)
     ids, padding_mask = torch.full((2, 5), 7), torch.zeros(2, 5, dtype=torch.bool)
     rows = [[3, 9, 1, 4, 12][: len(at)] for at in places]
@@ -78,11 +74,7 @@ def test_a_row_of_padding_alone_is_no_prompt() -> None:
     with pytest.raises(ShapeError, match="a prompt is empty"):
         generate(model, torch.ones(2, 2).long(), tokens=1, mask=Mask(padding_mask=padding_mask))
     with pytest.raises(UnsupportedError, match="cannot honour the mask part"):
-        stream(
-            model,
-            torch.ones(2, 2).long(),
-            mask=Mask(documents=torch.zeros(2, 2, dtype=torch.long).long()),
-        )
+        stream(model, torch.ones(2, 2).long(), mask=Mask(documents=torch.zeros(2, 2).long()))
 
 
 def test_the_same_seed_gives_the_same_text_and_another_seed_another() -> None:
@@ -125,6 +117,7 @@ def test_wrong_prompts_and_options_are_refused() -> None:
     for empty in ([], torch.empty(2, 0, dtype=torch.long)):
         with pytest.raises(ShapeError, match="the prompt is empty"):
             generate(model, empty, tokens=1)
+    assert generate(model, torch.ones(3, 2).long(), tokens=0).shape == (3, 0)
     with pytest.raises(ConfigError, match="`tokens` must be 0 or more, not -1"):
         generate(model, [1], tokens=-1)
     for wrong in ({"temperature": -1.0}, {"top_k": 0}, {"top_p": 0.0}, {"top_p": 1.1}):
@@ -132,25 +125,15 @@ def test_wrong_prompts_and_options_are_refused() -> None:
             Sampling(**wrong)  # type: ignore[arg-type]
 
 
-def test_no_tokens_are_an_empty_row_for_each_prompt() -> None:
-    model = small_model("gmlp")
-    assert generate(model, torch.ones(3, 2).long(), tokens=0).shape == (3, 0)
-    assert generate(model, [1, 2], tokens=0).shape == (1, 0)
-
-
 LOGITS = torch.tensor([[2.0, 0.5, 3.0, -1.0, 1.0, 0.0]])
 
 
 @pytest.mark.parametrize(
     "options",
-    [
-        *({"temperature": t} for t in (0.5, 1.0, 2.0)),
-        *({"top_k": k} for k in (1, 2, 4)),
-        *({"top_p": p} for p in (0.05, 0.6, 0.8, 0.95)),
-        {"top_k": 2, "top_p": 0.7},
-    ],
+    [{"temperature": 0.5}, {"temperature": 2.0}, {"top_k": 1}, {"top_k": 4}, {"top_p": 0.05},
+     {"top_p": 0.8}, {"top_k": 2, "top_p": 0.7}],
     ids=str,
-)
+)  # fmt: skip
 def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
     """Which is held to Hugging Face's (test_sampling_rules)."""
     expected = probabilities(LOGITS, Sampling(**options))[0]
@@ -160,21 +143,6 @@ def test_draws_follow_the_distribution(options: dict[str, Any]) -> None:
     assert not found[expected == 0].any()
 
 
-@pytest.mark.dear("streaming is in the laws of every member")
-@pytest.mark.parametrize("member", [m.name for m in list_members(task=PIXELS)])
-def test_images_drawn_with_a_state_equal_those_drawn_without(
-    member: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    model = small_model(member, PIXELS, image=(2, 3, 2))
-    images = pixels.draw_images(model.train(), 3, Sampling(seed=2))
-    assert model.training
-    assert images.shape == (3, 2, 3, 2)
-    assert images.dtype == torch.uint8
-    recomputed(monkeypatch)
-    assert torch.equal(pixels.draw_images(model, 3, Sampling(seed=2)), images)
-    assert not torch.equal(pixels.draw_images(model, 3, Sampling(seed=3)), images)
-
-
 def test_images_need_a_pixel_model_and_a_number() -> None:
     with pytest.raises(UnsupportedError, match="LanguageModel"):
         pixels.draw_images(small_model("gmlp"), 1)
@@ -182,6 +150,11 @@ def test_images_need_a_pixel_model_and_a_number() -> None:
         pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 0)
     with pytest.raises(ResourceError, match=r"drawing 100,000,000,000 images needs at least 2\.9"):
         pixels.draw_images(small_model("gmlp", PIXELS, image=(1, 2, 2)), 10**11)
+    model = small_model("aft-simple", PIXELS, image=(2, 3, 2)).train()
+    first, again, other = (pixels.draw_images(model, 3, Sampling(seed=s)) for s in (2, 2, 3))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+    assert model.training
 
 
 @pytest.mark.parametrize("prompt", [[3, 13], [[1, 2], [-1]]])

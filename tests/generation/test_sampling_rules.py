@@ -1,6 +1,5 @@
 """Rules of sampling: Hugging Face's distributions, ends by row, padded batches, modern switches."""
 
-import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -11,25 +10,18 @@ from torch import Tensor
 
 import everyformer as ef
 from everyformer.cli import main
-from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.core.mask import Mask
+from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import LM, PIXELS
 from everyformer.data.tokenizers.load import fit_tokenizer
 from everyformer.data.tokenizers.plain import ByteTokenizer
 from everyformer.family import list_members
-from everyformer.generation import sampling as module
 from everyformer.generation.config import Sampling
 from everyformer.generation.pixels import draw_images
-from everyformer.generation.sampling import (
-    ENDED,
-    _Rows,
-    generate,
-    penalised,
-    probabilities,
-    stream,
-)
+from everyformer.generation.sampling import ENDED, _Rows, generate, penalised, probabilities, stream
 from everyformer.models.base import Model
-from helpers import build_model, shifted
+from helpers import build_model, covering, shifted
 
 BYTES = ByteTokenizer()
 
@@ -52,13 +44,9 @@ class Scripted(Model):
         row, step = inputs[:, 0], inputs.shape[1] - 1
         logits = torch.zeros(*inputs.shape, self.config.vocabulary)
         logits[torch.arange(len(row)), -1, self.script[row, step]] = 50.0
-        from everyformer.core.outputs import ModelOutput
-
         return ModelOutput(logits, None, {}, None)
 
     def init_state(self, *arguments: Any, **options: Any) -> Any:
-        from everyformer.core.errors import UnsupportedError
-
         raise UnsupportedError("a script has no state")
 
 
@@ -73,15 +61,11 @@ def texts_of(made: Tensor) -> list[str]:
     return [bytes(t for t in row if t != ENDED).decode() for row in made.tolist()]
 
 
-RULES = list(
-    itertools.product((0.3, 1.0, 2.5), (None, 1, 4), (None, 0.3, 0.9, 1.0), (1.0, 1.7, 0.6))
-)
-
-
-@pytest.mark.parametrize(("temperature", "top_k", "top_p", "penalty"), RULES)
-def test_the_distribution_is_that_of_huggingface(
-    temperature: float, top_k: int | None, top_p: float | None, penalty: float
-) -> None:
+@covering(
+    temperature=[0.3, 1.0, 2.5], top_k=[None, 1, 4], top_p=[None, 0.3, 0.9, 1.0],
+    penalty=[1.0, 1.7, 0.6],
+)  # fmt: skip
+def test_the_distribution_is_that_of_huggingface(temperature, top_k, top_p, penalty):
     transformers = pytest.importorskip("transformers")
     made = torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(5, 11, generator=made, dtype=torch.float64)
@@ -152,28 +136,19 @@ def test_each_row_ends_with_its_own_end_token_and_is_worked_on_no_more() -> None
 
 
 @pytest.mark.parametrize(
-    ("stop", "expected"),
+    ("stop", "least", "expected"),
     [
-        (("\n\n",), ["one\n\n", "a\nb\nc\n\n"]),
-        (("\n",), ["one\n", "a\n"]),
-        (("ne", "c"), ["one", "a\nb\nc"]),
-        (("東",), ["one\n\ntwo 東", "a\nb\nc\n\nd~~~~"]),
+        (("\n\n",), 0, ["one\n\n", "a\nb\nc\n\n"]),
+        (("\n",), 0, ["one\n", "a\n"]),
+        (("ne", "c"), 0, ["one", "a\nb\nc"]),
+        (("東",), 0, ["one\n\ntwo 東", "a\nb\nc\n\nd~~~~"]),
+        (("\n",), 4, ["one\n", "a\nb\n"]),
     ],
 )
-def test_a_text_ends_as_soon_as_it_holds_a_stop_string(
-    stop: tuple[str, ...], expected: list[str]
-) -> None:
+def test_a_text_ends_as_soon_as_it_is_long_enough_and_holds_a_stop_string(stop, least, expected):
     model, prompt = said("one\n\ntwo 東", "a\nb\nc\n\nd")
-    rule = Sampling(temperature=0, stop=stop)
+    rule = Sampling(temperature=0, stop=stop, min_tokens=least)
     assert texts_of(generate(model, prompt, tokens=12, sampling=rule, tokenizer=BYTES)) == expected
-
-
-def test_nothing_ends_before_the_smallest_number_of_tokens() -> None:
-    model, prompt = said("a\nbc\nd")
-    rule = Sampling(temperature=0, stop=("\n",), min_tokens=4)
-    assert texts_of(generate(model, prompt, tokens=6, sampling=rule, tokenizer=BYTES)) == [
-        "a\nbc\n"
-    ]
 
 
 def test_the_prompt_does_not_stop_what_follows_it() -> None:
@@ -201,12 +176,7 @@ def test_stop_strings_are_found_in_every_kind_of_token(tokenizer: str) -> None:
 
 @pytest.mark.dear("padding is in the laws of every member")
 @pytest.mark.parametrize("member", [m.name for m in list_members(task=LM, abilities=("padding",))])
-@pytest.mark.parametrize("with_state", [True, False])
-def test_prompts_of_different_length_and_ends_equal_prompts_alone(
-    member: str, with_state: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not with_state:
-        monkeypatch.setattr(module, "initial_state", lambda model, batch: None)
+def test_prompts_of_different_length_and_ends_equal_prompts_alone(member: str) -> None:
     prompts = [[5, 6], [1, 2, 3, 4, 0], [7], [8, 8, 2]]
     # an end token that cuts at least one row and leaves another; some draws write but one token
     ends: list[int] = []
@@ -231,30 +201,22 @@ def test_lists_and_a_padded_tensor_are_the_same_prompt() -> None:
     for seed in (0, 1):
         rule = Sampling(seed=seed, top_p=0.9)
         first = generate(model, [[5, 6], [1, 2, 3]], tokens=6, sampling=rule)
-        assert torch.equal(
-            generate(model, ids, tokens=6, sampling=rule, mask=Mask(padding_mask=padding_mask)),
-            first,
-        )
+        mask = Mask(padding_mask=padding_mask)
+        assert torch.equal(generate(model, ids, tokens=6, sampling=rule, mask=mask), first)
     with pytest.raises(ShapeError, match="a prompt is empty"):
         generate(model, [[1], []], tokens=1)
 
 
-WRONG: list[tuple[dict[str, Any], str]] = [
-    ({"repetition_penalty": 0.0}, "`repetition_penalty` must be above 0"),
-    ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be above 0"),
-    ({"stop": ("",)}, "`stop` holds an empty text"),
-    ({"end_token": -1}, "`end_token` must be at least 0"),
-    ({"min_tokens": -2}, "`min_tokens` must be at least 0"),
-]
-
-
-@pytest.mark.parametrize(("options", "message"), WRONG)
-def test_wrong_rules_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        Sampling(**options)
-
-
 def test_rules_that_cannot_be_kept_are_refused() -> None:
+    for options, message in (
+        ({"repetition_penalty": 0.0}, "`repetition_penalty` must be above 0"),
+        ({"repetition_penalty": float("nan")}, "`repetition_penalty` must be above 0"),
+        ({"stop": ("",)}, "`stop` holds an empty text"),
+        ({"end_token": -1}, "`end_token` must be at least 0"),
+        ({"min_tokens": -2}, "`min_tokens` must be at least 0"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            Sampling(**options)
     model = small_model("gpt")
     with pytest.raises(ConfigError, match="stop strings need the tokenizer"):
         generate(model, [1], tokens=1, sampling=Sampling(stop=("a",)))
@@ -265,9 +227,7 @@ def test_rules_that_cannot_be_kept_are_refused() -> None:
         draw_images(pixels, 1, Sampling(stop=("a",)))
 
 
-def test_prompts_on_the_command_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_prompts_on_the_command_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     Path("text.txt").write_text("one two\n\nthree " * 60, encoding="utf-8")

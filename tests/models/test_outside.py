@@ -104,9 +104,7 @@ def ids(rows: int = 3, length: int = 9) -> Tensor:
     return torch.randint(0, 11, (rows, length), generator=torch.Generator().manual_seed(1))
 
 
-def test_logits_are_those_of_the_module_and_the_loss_is_their_cross_entropy_with_gradients() -> (
-    None
-):
+def test_logits_are_the_modules_and_the_loss_is_their_cross_entropy_with_gradients() -> None:
     model, x, goals = made("Net"), ids(), ids().flip(1)
     goals[0, :4] = -100
     out = model(x, targets=goals)
@@ -120,16 +118,9 @@ def test_logits_are_those_of_the_module_and_the_loss_is_their_cross_entropy_with
     weights = [*module.parameters()]
     ours, theirs = (torch.autograd.grad(loss, weights) for loss in (out.loss, expected))
     assert all(torch.allclose(a, b, atol=1e-12) for a, b in zip(ours, theirs, strict=True))
-
-
-def test_sizes_are_given_by_the_names_that_the_factory_has() -> None:
-    module = made("Net", width=6).outside.module
-    assert (module.embed.num_embeddings, module.embed.embedding_dim) == (11, 6)
-    assert made("layers", layers=3).stack.outside.module.num_layers == 3
-
-
-def test_hidden_states_have_an_output_layer_here() -> None:
-    model, x = made("Hidden"), ids()
+    # the last alone are those of all, and hidden states have an output layer here
+    assert torch.equal(model(x, last=2).logits, scores[:, -2:])
+    model = made("Hidden")
     hidden = model.outside.module.embed(x).cumsum(1)
     expected = hidden @ model.last.weight.T + model.last.bias
     assert torch.allclose(model(x).logits, expected, atol=1e-12)
@@ -171,11 +162,6 @@ def test_a_seed_is_its_weights_and_leaves_the_random_numbers_where_they_belong()
     torch.manual_seed(0)
     alone = nn.Embedding(11, 8)
     assert torch.equal(first.outside.module.embed.weight.float(), alone.weight)
-
-
-def test_the_last_tokens_alone_are_those_of_all() -> None:
-    model, x = made("Net"), ids()
-    assert torch.equal(model(x, last=2).logits, model(x).logits[:, -2:])
 
 
 def test_features_stand_in_the_place_of_layers() -> None:
@@ -220,37 +206,21 @@ def test_padding_behind_a_causal_module_is_not_read_and_any_other_is_refused() -
     [
         ("finished", "lm", ConfigError, "one finished module.*name a function or a class"),
         ("narrow", "lm", ConfigError, "reads 5 channels, but the width is 8.*take `width`"),
-        ("both_ways", "lm", GeneError, None),
+        ("seven", "lm", ConfigError, "reads 7 tokens, but the data have 11"),
+        ("Nett", "lm", EveryformerError, r"theirs\.py:Nett.*Net"),
         ("Net", "classify-text", UnsupportedError, "reads token ids.*not classify"),
     ],
 )
 def test_what_cannot_stand_beside_members_is_refused_in_its_name(name, task, kind, words) -> None:
-    if words is None:  # a claim, which its leak denies
-        assert "moves" in str(leak_of(made(name)))
-        return
     with pytest.raises(kind, match=words):
         made(name, task)
 
 
-def test_a_vocabulary_that_is_too_small_is_refused() -> None:
-    with pytest.raises(ConfigError, match="reads 7 tokens, but the data have 11"):
-        made("seven")
-
-
-def test_a_program_without_weights_is_no_member() -> None:
+def test_the_family_says_nothing_of_what_is_not_in_it() -> None:
+    with pytest.raises(UnsupportedError, match="`verify` checks it"):
+        of_family("theirs.py:Net")
     with pytest.raises(ConfigError, match="without weights that could be trained"):
         info("model.onnx")
-
-
-@pytest.mark.parametrize("call", [of_family], ids=["info and bench"])
-def test_the_family_says_nothing_of_what_is_not_in_it(call) -> None:
-    with pytest.raises(UnsupportedError, match="`verify` checks it"):
-        call("theirs.py:Net")
-
-
-def test_a_leak_is_found_as_the_weights_are() -> None:
-    assert leak_of(made("Net")) is None
-    assert "input 1 is another" in str(leak_of(made("leaks")))
 
 
 def test_a_leak_is_found_in_texts_as_long_as_those_trained_on() -> None:
@@ -263,8 +233,10 @@ def test_a_leak_is_found_in_texts_as_long_as_those_trained_on() -> None:
 
 
 def test_a_leak_is_looked_for_in_the_weights_as_they_are_now() -> None:
+    assert leak_of(made("Net")) is None
+    assert "moves" in str(leak_of(made("both_ways")))
     model = made("leaks")
-    assert leak_of(model) is not None
+    assert "input 1 is another" in str(leak_of(model))
     with torch.no_grad():
         model.outside.module.mix.weight.zero_()
     assert leak_of(model) is None
@@ -278,31 +250,26 @@ def test_code_that_a_saved_model_names_is_run_where_it_is_named_too(tmp_path, mo
     monkeypatch.chdir("/")  # wherever it was named
     assert build_model(config).outside.module.embed.num_embeddings == 11
     assert build_model(configure("hf:gpt2", **{**SIZES, "width": 16, "layers": 1})).outside
-
-
-def test_a_plug_in_that_makes_a_whole_model_is_left_to_be_run() -> None:
+    # that of a plug-in is left to be run
+    monkeypatch.chdir(tmp_path)
     config = configure("theirs.py:leaks", **SIZES)
     register_spec("theirs.py:leaks")
     assert build_model(config).outside.module.ahead == 1
     assert "--plugin" in command("generate run")
-
-
-def test_layers_that_are_not_known_cannot_be_computed_again() -> None:
-    with pytest.raises(ConfigError, match="checkpoint_activations"):
-        made("layers").enable_checkpointing()
+    # and a twin is the same model under another name
+    one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
+    assert one.outside == two.outside == f"{tmp_path}/theirs.py:Net"
 
 
 def test_it_has_no_state_and_no_inside() -> None:
-    model = made("layers")
+    model = made("layers", layers=3)
+    assert model.stack.outside.module.num_layers == 3
+    with pytest.raises(ConfigError, match="checkpoint_activations"):
+        model.enable_checkpointing()
     with pytest.raises(UnsupportedError, match="read whole"):
         model.init_state(1)
     with pytest.raises(UnsupportedError, match="taps"):
         made("Net")(ids(), taps=("block-output:1",))
-
-
-def test_a_twin_is_the_same_model_under_another_name(tmp_path) -> None:
-    one, two = (configure(f"theirs.py:Net{label}", **SIZES) for label in ("", "@again"))
-    assert one.outside == two.outside == f"{tmp_path}/theirs.py:Net"
 
 
 def test_parameters_are_matched_where_the_width_is_taken_and_refused_where_it_is_not() -> None:
@@ -331,8 +298,3 @@ def test_models_of_transformers_are_made_of_these_sizes_and_learn(name) -> None:
     assert torch.allclose(loss, F.cross_entropy(scores.flatten(0, 1), x.flatten()), atol=1e-6)
     loss.backward()
     assert all(p.grad is not None for p in model.parameters())
-
-
-def test_errors_are_of_this_library_with_the_name_in_them() -> None:
-    with pytest.raises(EveryformerError, match=r"theirs\.py:Nett.*Net"):
-        made("Nett")

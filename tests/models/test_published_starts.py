@@ -305,9 +305,7 @@ def test_a_mixer_starts_as_published(name: str, causal: bool) -> None:
 
 @pytest.mark.full("options that are rarely chosen")
 @pytest.mark.parametrize(("name", "causal", "options", "other"), FORMS)
-def test_a_form_of_a_mixer_starts_as_published(
-    name: str, causal: bool, options: dict[str, Any], other: Row
-) -> None:
+def test_a_form_of_a_mixer_starts_as_published(name, causal, options, other):
     more = CAUSAL_ROWS.get(name, {}) if causal else {}
     parameters = drawn_of(lambda: mixer(name, causal, **options))
     for pattern in other:
@@ -317,9 +315,7 @@ def test_a_form_of_a_mixer_starts_as_published(
 
 
 @pytest.mark.parametrize(("name", "options", "buffer", "law"), BUFFER_ROWS)
-def test_what_is_drawn_and_not_learned_starts_as_published(
-    name: str, options: dict[str, Any], buffer: str, law: Law
-) -> None:
+def test_what_is_drawn_and_not_learned_starts_as_published(name, options, buffer, law):
     torch.manual_seed(0)
     made = [mixer(name, True, **options).get_buffer(buffer) for _ in range(20)]
     require(torch.cat([one.flatten() for one in made]), law)
@@ -333,9 +329,7 @@ def test_a_position_starts_as_published(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "options", "parameter", "numbers"), VALUED)
-def test_a_position_starts_with_these_numbers(
-    name: str, options: dict[str, Any], parameter: str, numbers: list[float]
-) -> None:
+def test_a_position_starts_with_these_numbers(name, options, parameter, numbers):
     found = position(name, **options).get_parameter(parameter).detach().flatten()
     torch.testing.assert_close(found, torch.tensor(numbers), rtol=1e-5, atol=1e-6)
 

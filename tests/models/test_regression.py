@@ -53,12 +53,8 @@ def test_one_number_a_row_may_come_without_a_second_dimension() -> None:
     x, y = torch.randn(3, 7, 2), torch.tensor([1.0, -100.0, 3.0])
     torch.testing.assert_close(model(x, targets=y).loss, model(x, targets=y[:, None]).loss)
     assert model(x, targets=y).loss.item() == pytest.approx((1 + 100**2 + 9) / 3)
-
-
-def test_targets_of_another_width_are_refused() -> None:
-    model = create_model("gmlp", "regress-series", series=2, **SIZES)
     with pytest.raises(ShapeError, match=r"\(3, 1\) numbers, not \(3, 2\)"):
-        model(torch.randn(3, 7, 2), targets=torch.randn(3, 2))
+        model(x, targets=torch.randn(3, 2))
 
 
 def test_series_are_standardised_by_the_training_datas_features() -> None:
@@ -97,15 +93,10 @@ def test_what_stands_in_the_padding_of_a_series_does_not_matter() -> None:
         ("classify", {}, "classify-text"),
     ],
 )
-def test_a_word_means_the_task_that_reads_what_is_given(
-    word: str, options: dict[str, Any], task: str
-) -> None:
+def test_a_word_means_the_task_that_reads_what_is_given(word, options, task):
     assert configure("attention", word, **options).task == task
-
-
-def test_an_unknown_word_is_refused() -> None:
-    with pytest.raises(UnknownNameError, match="regres"):
-        configure("attention", "regres")
+    with pytest.raises(UnknownNameError, match=word[:-1]):
+        configure("attention", word[:-1])
 
 
 @pytest.mark.parametrize(
@@ -150,6 +141,9 @@ def test_the_measures_are_scikit_learns_for_each_number(columns: int) -> None:
     low, high = found["loss_interval"]
     assert (high - low) / 2 == pytest.approx(half, rel=1e-6)
     assert found["sequences"] == found["scored"] == 40
+    alike = NumberErrors((0.0,), (1.0,))
+    alike.add(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 3.0]))
+    assert "r2" not in alike.summary()
 
 
 def test_what_is_said_of_several_numbers_does_not_depend_on_their_units() -> None:
@@ -174,12 +168,6 @@ def test_what_is_said_of_several_numbers_does_not_depend_on_their_units() -> Non
     # of the second number the errors are twice what the mean makes
     said = "better than always giving the mean for 1 of 2 numbers; not surely for number 2"
     assert [tasks.TASKS["regress-series"].against_baseline(one) for one in found] == [said, said]
-
-
-def test_targets_that_are_all_the_same_have_no_r2() -> None:
-    errors = NumberErrors((0.0,), (1.0,))
-    errors.add(torch.tensor([[1.0], [2.0]]), torch.tensor([3.0, 3.0]))
-    assert "r2" not in errors.summary()
 
 
 @pytest.mark.parametrize("task", ["regress-image", "regress-series"])

@@ -42,6 +42,9 @@ def test_a_part_is_so_many_real_tokens():
     assert divided([0] * 7, **EVERY) == ([0, 0, 0, 1, 1, 1, 2], [True] * 3)
     holes = Mask(padding_mask=flags("0110111"))
     assert divided([0] * 7, holes, **EVERY) == ([0, 0, 0, 1, 1], [True, True, False])
+    nothing = Mask(padding_mask=flags("00000"))
+    assert divided([1] * 5, nothing, **EVERY) == ([], [False] * 2)
+    assert divided([1] * 5, nothing, **SENTENCES) == ([], [False])
 
 
 def test_a_sentence_goes_up_to_a_run_of_its_ends():
@@ -49,14 +52,8 @@ def test_a_sentence_goes_up_to_a_run_of_its_ends():
     assert divided(tokens, **SENTENCES) == ([0, 0, 0, 0, 1, 1, 1, 2], [True] * 3)
     assert divided([STOP, 1], **SENTENCES) == ([0, 1], [True] * 2)
     # what is no real token ends nothing
-    assert divided(tokens, Mask(padding_mask=flags("11001111")), **SENTENCES)[0] == [
-        0,
-        0,
-        0,
-        0,
-        0,
-        1,
-    ]
+    found = divided(tokens, Mask(padding_mask=flags("11001111")), **SENTENCES)[0]
+    assert found == [0] * 5 + [1]
 
 
 @pytest.mark.parametrize("options", [EVERY, SENTENCES], ids=str)
@@ -72,11 +69,6 @@ def test_a_document_begins_a_part(options):
 def test_a_mask_that_tells_sentences_is_believed(options):
     told = Mask(sentences=torch.tensor([[5, 5, 2, 2, 2, 5]]))
     assert divided([STOP] * 6, told, **options)[0] == [0, 0, 1, 1, 1, 2]
-
-
-def test_a_row_without_a_real_token_has_no_part():
-    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **EVERY) == ([], [False] * 2)
-    assert divided([1] * 5, Mask(padding_mask=flags("00000")), **SENTENCES) == ([], [False])
 
 
 def opened(mask, **options):
@@ -95,6 +87,10 @@ def test_global_tokens_stand_in_front():
     assert made.mask.global_tokens.tolist() == [[True] * 3 + [False] * 8]
     assert made.mask.sentences[0, :10].tolist() == [0, 1, 2, 0, 0, 0, 1, 1, 1, 2]
     assert made.mask.prefix == 3
+    # what is marked in a text stays one
+    _, _, made = opened(Mask(global_tokens=flags("10000000")), **EVERY)
+    assert made.mask.global_tokens.tolist() == [[True] * 4 + [False] * 7]
+    assert made.mask.prefix is None
 
 
 def test_global_tokens_of_a_document_stand_before_its_text():
@@ -103,12 +99,6 @@ def test_global_tokens_of_a_document_stand_before_its_text():
     assert made.x.flatten().tolist() == [-1, -2, 1, 2, 3, 4, -3, 5, 6, -4, 7, 8]
     assert made.mask.documents.tolist() == [[0] * 6 + [1] * 3 + [2] * 3]
     assert made.mask.sentences.tolist() == [[0, 1, 0, 0, 0, 1, 2, 2, 2, 3, 3, 3]]
-    assert made.mask.prefix is None
-
-
-def test_what_is_marked_in_a_text_stays_a_global_token():
-    _, _, made = opened(Mask(global_tokens=flags("10000000")), **EVERY)
-    assert made.mask.global_tokens.tolist() == [[True] * 4 + [False] * 7]
     assert made.mask.prefix is None
 
 
@@ -156,12 +146,7 @@ def test_the_mean_of_real_global_tokens_is_what_globals_reads():
 
 def foretold(guess, full, padding_mask, chosen, temperature):
     """The contrastive loss, one sentence at a time."""
-    places = [
-        (b, s)
-        for b in range(padding_mask.shape[0])
-        for s in range(padding_mask.shape[1])
-        if padding_mask[b, s]
-    ]
+    places = [tuple(place) for place in padding_mask.nonzero().tolist()]
     losses = []
     for place in places:
         if not chosen[place]:

@@ -42,11 +42,9 @@ def test_a_row_may_say_what_its_other_tasks_read(member: str, task: str) -> None
 
 @pytest.mark.parametrize("depth", ["calm", "depth-adaptive"])
 @pytest.mark.parametrize("option", [{"layer_losses": True}, {"lookahead": 0.5}])
-def test_exits_and_losses_of_other_layers_are_not_combined(
-    depth: str, option: dict[str, Any]
-) -> None:
+def test_exits_and_losses_of_other_layers_are_not_combined(depth, option):
     [name] = option
-    with pytest.raises(GeneError, match=f"{name} and depth '{depth}' both say"):
+    with pytest.raises(GeneError, match=f"`{name}` and depth '{depth}' both say"):
         ef.create_model("attention", "lm", depth=depth, **SMALL, **option)
 
 
@@ -57,9 +55,7 @@ def test_exits_and_losses_of_other_layers_are_not_combined(
         ((3, 32, 32), 8, 8), (None, None, 4),
     ],
 )  # fmt: skip
-def test_patches_fit_the_picture_where_nothing_is_said(
-    image: Any, patch: int | None, side: int
-) -> None:
+def test_patches_fit_the_picture_where_nothing_is_said(image, patch, side):
     config = configure("vit", "classify-image", image=image, patch=patch, **SMALL)
     assert config.side == side
     if image is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datastores.store.stores import content
+from store_stand_ins import content
 
 import everyformer as ef
 from everyformer.data.tokenizers.plain import ByteTokenizer
@@ -54,14 +54,9 @@ def flip(store: Path) -> None:
 
 @pytest.mark.parametrize(
     ("damage", "message"),
-    [
-        (shutil.rmtree, "there is no store in store"),
-        (flip, "values.bin was changed or damaged"),
-    ],
+    [(shutil.rmtree, "there is no store in store"), (flip, "values.bin was changed or damaged")],
 )
-def test_a_bad_store_is_one_sentence_of_every_verb_that_reads_it(
-    said: Call, damage: Callable[[Path], None], message: str
-) -> None:
+def test_a_bad_store_is_one_sentence_of_every_verb_that_reads_it(said, damage, message):
     damage(Path("store"))
     for words in READS:
         line = said(*words, "--knn.k", "4")
@@ -101,9 +96,7 @@ def test_a_model_without_such_a_place_names_those_it_has(said: Call) -> None:
     said(*asked, "--key", "attention-output", code=0)
 
 
-def test_a_place_that_cannot_be_written_is_named_and_its_store_still_read(
-    said: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_place_that_cannot_be_written_is_named_and_its_store_still_read(said, monkeypatch):
     before, real = content(Path("store")), os.open
 
     def refuse(path: object, flags: int, *rest: object, **options: object) -> int:

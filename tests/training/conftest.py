@@ -17,9 +17,9 @@ def children() -> ForkServerContext:
     return context
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def without_tensorboard(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing it takes a second, and few tests are about it."""
+    """Importing it takes a second, and few tests are about it: those undo this."""
     import importlib.util
 
     find: Callable[..., Any] = importlib.util.find_spec

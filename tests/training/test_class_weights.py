@@ -11,7 +11,6 @@ from sklearn.utils.class_weight import compute_class_weight
 from everyformer.core.errors import ConfigError
 from everyformer.data.arrays import ArrayDataset
 from everyformer.data.batch import Batch
-from everyformer.models.language import total_loss
 from everyformer.training import TrainingConfig, train
 from everyformer.training.evaluate import evaluate
 from everyformer.training.parallel.world import World
@@ -43,16 +42,11 @@ def model(**options: Any) -> Any:
 
 
 def test_balanced_weights_are_scikit_learns_over_the_training_rows() -> None:
-    toy = data()
-    labels = toy.labels[toy.train_rows]
-    expected = compute_class_weight("balanced", classes=np.arange(3), y=labels)
-    np.testing.assert_allclose(toy.balanced_weights, expected)
-
-
-def test_a_class_without_a_training_row_weighs_nothing() -> None:
-    toy = data(train_rows=np.arange(15))
-    expected = compute_class_weight("balanced", classes=np.arange(2), y=LABELS[:15])
-    np.testing.assert_allclose(toy.balanced_weights, [*expected, 0])
+    """A class without a training row weighs nothing."""
+    for rows, more in ((np.arange(0, 20, 2), []), (np.arange(15), [0])):
+        labels = LABELS[rows]
+        expected = compute_class_weight("balanced", classes=np.unique(labels), y=labels)
+        np.testing.assert_allclose(data(train_rows=rows).balanced_weights, [*expected, *more])
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -61,14 +55,10 @@ def test_the_loss_is_the_mean_of_weighted_rows_in_training_alone(smoothing: floa
     weigh_classes(made, toy, BALANCED)
     batch = toy.rows(np.arange(20))
     out = made(batch.inputs.double(), targets=batch.targets)
-    weights = torch.tensor(toy.balanced_weights)
+    weights = torch.tensor(toy.balanced_weights).to(out.logits)
     plain = F.cross_entropy(out.logits, batch.targets, label_smoothing=smoothing)
     summed = F.cross_entropy(
-        out.logits,
-        batch.targets,
-        weights.to(out.logits),
-        label_smoothing=smoothing,
-        reduction="sum",
+        out.logits, batch.targets, weights, label_smoothing=smoothing, reduction="sum"
     )
     weighted = summed / len(batch.targets)
     torch.testing.assert_close(out.loss.double(), weighted, atol=1e-6, rtol=1e-6)
@@ -80,7 +70,7 @@ def test_the_loss_is_the_mean_of_weighted_rows_in_training_alone(smoothing: floa
     torch.testing.assert_close(made(batch.inputs.double(), targets=batch.targets).loss, plain)
 
 
-@pytest.mark.parametrize("slices", [2, 3, 5])
+@pytest.mark.parametrize("slices", [2, 5])
 def test_slices_of_a_batch_have_its_weighted_gradient(slices: int) -> None:
     toy = data()
     rows = toy.rows(np.arange(20))
@@ -95,30 +85,11 @@ def test_slices_of_a_batch_have_its_weighted_gradient(slices: int) -> None:
     torch.testing.assert_close(found[0][1], found[1][1], atol=1e-7, rtol=1e-5)
 
 
-def test_every_class_counts_as_much_however_small_batches_are() -> None:
-    """Batches without a rare row count by the weights of those that they hold."""
-    toy, made = data(train_rows=np.arange(20)), model()
-    weigh_classes(made, toy, BALANCED)
-    shares = torch.zeros(3, dtype=torch.float64)
-    for first in range(0, 20, 4):
-        batch = toy.rows(np.arange(first, first + 4))
-        logits = made(batch.inputs.double()).logits.detach().requires_grad_()
-        out = total_loss(logits, batch.targets, {}, made.config, made.class_weights)[0]
-        # d loss / d logit of the right class, over 1 - p
-        [grad] = torch.autograd.grad(out, logits)
-        index = batch.targets[:, None]
-        right = -grad.gather(1, index) / (1 - logits.softmax(-1).gather(1, index))
-        shares.index_add_(0, batch.targets, right[:, 0])
-    torch.testing.assert_close(shares, shares.mean().expand(3), rtol=1e-5, atol=1e-7)
-
-
 def test_a_training_weighs_and_its_evaluation_does_not() -> None:
     toy, models = data(), (model().float(), model().float())
     for made, config in zip(models, (BALANCED, TrainingConfig(steps=3, batch=6)), strict=True):
         result = train(made, toy, config, show=False)
         found = evaluate(made, toy)
-        assert result.evaluation is not None
-        assert found is not None
         batch = toy.rows(toy.validation_rows)
         plain = F.cross_entropy(made.eval()(batch.inputs).logits, batch.targets)
         assert found["loss"] == pytest.approx(float(plain.detach()), rel=1e-5)

@@ -11,34 +11,29 @@ CURVES = {
     "rose": (np.where(STEPS < 20, 3 - 0.05 * STEPS, 1 + 0.1 * STEPS), 4.0, "rose again"),
     "never moved": (3 + 0.001 * np.sin(STEPS), 3.0, "stayed where it began (3 to 3): try another"),
     "by heart": (3 * 0.9**STEPS, 3.5, "rows were learned by heart, so give more data"),
-    "still falling": (
-        3 - 0.05 * STEPS,
-        1.1,
-        "was still falling (1.62 to 1.22): try a higher learning rate (--lr 0.003), and only then",
-    ),
-    "at rest": (
-        1 + 2 * 0.6**STEPS,
-        1.0,
-        "came to rest at 1, as the learning rate did: train longer",
-    ),
-}
+    "still falling": (3 - 0.05 * STEPS, 1.1, "was still falling (1.62 to 1.22): try a higher "
+                      "learning rate (--lr 0.003), and only then"),
+    "at rest": (1 + 2 * 0.6**STEPS, 1.0, "came to rest at 1, as the learning rate did: train long"),
+}  # fmt: skip
+
+
+def curve_of(losses, *evaluations):
+    return {"training": [{"loss": float(loss)} for loss in losses], "evaluations": [*evaluations]}
 
 
 @pytest.mark.parametrize("shape", CURVES)
 def test_a_curve_says_what_to_try(shape):
     losses, held_out, words = CURVES[shape]
-    curve = {"training": [{"loss": float(loss)} for loss in losses], "evaluations": []}
-    told = advice({"loss": held_out}, curve, 1e-3)
+    told = advice({"loss": held_out}, curve_of(losses), 1e-3)
     assert words in told
     others = [other for name, (_, _, other) in CURVES.items() if name != shape]
     assert not any(other in told for other in others)
 
 
-@pytest.mark.parametrize("seed", range(20))
-def test_losses_of_small_batches_that_scatter_did_not_rise(seed):
-    scattered = np.random.default_rng(seed).normal(2.5, 0.3, 40)
-    curve = {"training": [{"loss": float(loss)} for loss in scattered], "evaluations": []}
-    assert "rose" not in advice({"loss": 2.5}, curve, 1e-3)
+def test_losses_of_small_batches_that_scatter_did_not_rise():
+    for seed in range(20):
+        scattered = np.random.default_rng(seed).normal(2.5, 0.3, 40)
+        assert "rose" not in advice({"loss": 2.5}, curve_of(scattered), 1e-3), seed
 
 
 @pytest.mark.parametrize(
@@ -46,10 +41,7 @@ def test_losses_of_small_batches_that_scatter_did_not_rise(seed):
 )
 def test_a_loss_that_falls_on_held_out_data_did_not_rise(held_out, rose):
     losses, _, words = CURVES["rose"]
-    curve = {
-        "training": [{"loss": float(loss)} for loss in losses],
-        "evaluations": [{"evaluation": {"loss": loss}} for loss in held_out],
-    }
+    curve = curve_of(losses, *({"evaluation": {"loss": loss}} for loss in held_out))
     assert (words in advice({"loss": held_out[-1]}, curve, 1e-3)) == rose
 
 
@@ -59,5 +51,4 @@ def test_a_loss_that_falls_on_held_out_data_did_not_rise(held_out, rose):
 )
 def test_another_learning_rate_is_one_that_was_not_tried(shape, rates):
     losses, held_out, _ = CURVES[shape]
-    curve = {"training": [{"loss": float(loss)} for loss in losses], "evaluations": []}
-    assert f"--lr {rates}" in advice({"loss": held_out}, curve, 1e-3)
+    assert f"--lr {rates}" in advice({"loss": held_out}, curve_of(losses), 1e-3)

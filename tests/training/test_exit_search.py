@@ -32,18 +32,14 @@ def test_each_is_what_eval_gives(depth: str) -> None:
     for one in found[1:]:
         set_threshold(model, one.thresholds)
         again = evaluate(model, data, limit=8)
-        assert again is not None
         assert (again["mean_depth"], again["loss"]) == (one.depth, one.loss)
 
 
-def test_the_front_is_what_nothing_beats() -> None:
+def test_the_front_is_what_nothing_beats_and_what_is_kept_is_read(tmp_path: Path) -> None:
     places = [(3.0, 1.0), (1.0, 2.0), (2.0, 2.5), (2.0, 1.5), (4.0, 1.0), (1.0, 3.0)]
     tried = [Tried((), depth, loss, 0.0) for depth, loss in places]
     found = [(one.depth, one.loss) for one in pareto(tried)]
     assert found == [(1.0, 2.0), (2.0, 1.5), (3.0, 1.0)]
-
-
-def test_what_is_kept_is_read_as_it_was(tmp_path: Path) -> None:
     tried = [Tried((), 3.0, 1.0, 0.5), Tried((0.25, 0.5), 1.0 / 3, 2.0, 0.1)]
     write_tries(tmp_path / "found.json", tried)
     assert read_tries(tmp_path / "found.json") == tried

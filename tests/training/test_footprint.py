@@ -38,16 +38,8 @@ class Weights(nn.Module):
     ("trained", "frozen", "length", "width", "batch", "accumulate", "needed", "what"), CASES
 )
 def test_a_training_is_refused_below_what_it_surely_takes(
-    trained: int,
-    frozen: int,
-    length: int,
-    width: int,
-    batch: int,
-    accumulate: int,
-    needed: int,
-    what: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+    trained, frozen, length, width, batch, accumulate, needed, what, monkeypatch
+):
     data: Any = SimpleNamespace(does=TASKS["lm"], length=length)
     config = TrainingConfig(batch=batch, accumulate=accumulate)
     model, world = Weights(trained, frozen, width), World(torch.device("cpu"))
@@ -60,12 +52,9 @@ def test_a_training_is_refused_below_what_it_surely_takes(
         check_footprint(model, data, config, world)
 
 
-def test_so_are_more_windows_of_a_text_than_there_is_room_for(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_so_are_more_windows_of_a_text_than_there_is_room_for(monkeypatch):
     data: Any = SimpleNamespace(length=1024)
-    model, cpu = Weights(0, 0, 64), torch.device("cpu")
-    needed = 512 * 1024 * (2 * 8 + 64 * 4)
+    model, cpu, needed = Weights(0, 0, 64), torch.device("cpu"), 512 * 1024 * (2 * 8 + 64 * 4)
     monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: needed)
     check_reading(model, data, 512, cpu)
     monkeypatch.setattr("sequence_laws.memory.free_memory", lambda: needed - 1)

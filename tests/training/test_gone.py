@@ -79,9 +79,7 @@ def test_options_of_genes_that_are_gone_are_read_at_their_defaults_alone(kind: t
 
 
 @pytest.mark.parametrize("task", GONE)
-def test_a_model_of_a_task_that_is_gone_is_refused_in_one_sentence(
-    task: str, tmp_path: Path
-) -> None:
+def test_a_model_of_a_task_that_is_gone_is_refused_in_one_sentence(task, tmp_path):
     assert task not in TASKS
     saved(tmp_path / "m", task=task)
     for read in (ef.load, lambda path: open_run(str(path))):

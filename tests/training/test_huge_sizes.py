@@ -71,13 +71,11 @@ ELSEWHERE = {
     "MixtureOptions": "a base",
     "KnnOptions": "stores refuse more than they hold",
     "Grid": "stores refuse more than they hold",
-    "benchmark": "each point is measured in a process of its own",
     "cli": "tests/cli/test_bad_inputs.py",
-    "comparison": "trainings, and points of a benchmark",
     "generation": "tests/generation",
-    "datastores": "stores refuse more than they hold",
-    "exits": "counts of what was tried",
-    "rl": "what was recorded says its sizes",
+    "lab": "trainings and points of a benchmark, each of its own, and counts of what was tried",
+    "stores": "stores refuse more than they hold",
+    "Space": "what was recorded says its sizes",
 }
 """options, classes and packages that are no part of a training of text or pictures, or no sizes"""
 
@@ -198,11 +196,10 @@ def test_every_size_is_tried_where_it_is_chosen() -> None:
 
 @pytest.mark.parametrize(("cls", "name", "kind"), CASES)
 def test_what_is_huge_is_refused_before_it_is_claimed_or_costs_no_more(
-    cls: type, name: str, kind: Any, text: Path, bounded: None
-) -> None:
+    cls, name, kind, text, bounded
+):
     member, genes, path = HOMES[cls]
     bounds = bounds_of(kind)
-    assert bounds is not None
     value = shaped(kind, HUGE + (bounds.parity == "odd"))
     chosen = nested(path, conditions(kind) | {name: value})
     own = merged({"data": {"source": str(text)}}, BESIDE.get(f"{cls.__name__}.{name}", {}))

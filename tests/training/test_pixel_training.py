@@ -40,7 +40,6 @@ def test_bits_per_dim_of_a_mixture_are_those_of_its_pictures_whatever_the_batch(
     half = 2.045229642132703 * each.std().item() / math.sqrt(30)
     for size in (7, 30):
         found = evaluate(model, data, batch=size, limit=30)
-        assert found is not None
         assert found["bits_per_dim"] == pytest.approx(each.mean().item(), rel=1e-9)
         around = [each.mean().item() - half, each.mean().item() + half]
         assert found["bits_per_dim_interval"] == pytest.approx(around, rel=1e-5)

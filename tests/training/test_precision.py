@@ -130,15 +130,12 @@ def of_times(monkeypatch: pytest.MonkeyPatch, **seconds: Any) -> list[tuple[int,
 
 
 def test_a_product_is_tried_in_growing_parts_until_it_is_slow(monkeypatch):
-    tried = of_times(
-        monkeypatch, float32=lambda _: 1.0, bfloat16=lambda s: 1.0 if s[0] < 200 else 7
-    )
+    slow = {"float32": lambda _: 1.0, "bfloat16": lambda s: 1.0 if s[0] < 200 else 7}
+    tried = of_times(monkeypatch, **slow)
     words = slow_product((300, 700, 100), HERE)
     assert words == "a product of 256 x 256 x 100 takes 7x as long in bfloat16 as in float32 here"
     assert tried[::2] == [(64, 64, 64), (128, 128, 100), (256, 256, 100)]
-
-
-def test_a_product_that_is_not_slow_is_tried_to_its_whole(monkeypatch):
+    # or to its whole
     tried = of_times(monkeypatch, float32=lambda _: 1.0, bfloat16=lambda _: 1.9)
     assert slow_product((300, 700, 100), HERE) is None
     assert tried[-1] == (300, 700, 100)
@@ -169,16 +166,14 @@ def test_the_largest_matrix_is_multiplied_with_all_positions_of_a_batch():
     assert largest_product(nn.LayerNorm(3), batch, HERE) is None
 
 
-def test_bfloat16_that_was_asked_for_is_taken_and_its_slowness_said(tmp_path, monkeypatch, capsys):
+def test_a_slow_product_spares_the_steps_and_is_said_of_what_was_asked_for(
+    tmp_path, monkeypatch, capsys
+):
     of_times(monkeypatch, float32=lambda _: 1.0, bfloat16=lambda _: 30.0)
-    result = train_tiny(tmp_path / "run", precision="bfloat16", steps=2, show=True)
-    assert result.precision == "bfloat16"
+    monkeypatch.setattr(precision, "ratio_of_steps", lambda *_: pytest.fail("timed"))
+    assert train_tiny(tmp_path / "auto", precision="auto", steps=2).precision == "float32"
+    asked = train_tiny(tmp_path / "asked", precision="bfloat16", steps=2, show=True)
+    assert asked.precision == "bfloat16"
     assert "takes 30x as long in bfloat16 as in float32 here: with precision float32, or auto," in (
         capsys.readouterr().err
     )
-
-
-def test_a_slow_product_spares_the_steps(tmp_path, monkeypatch):
-    of_times(monkeypatch, float32=lambda _: 1.0, bfloat16=lambda _: 30.0)
-    monkeypatch.setattr(precision, "ratio_of_steps", lambda *_: pytest.fail("timed"))
-    assert train_tiny(tmp_path / "run", precision="auto", steps=2).precision == "float32"

@@ -36,9 +36,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 @pytest.mark.full("half a minute: torchrun, and processes that import torch twice", parts=3)
-def test_a_process_that_dies_costs_the_steps_since_the_last_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_that_dies_costs_the_steps_since_the_last_checkpoint(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     Path("text.txt").write_text("a warm tree and a quick fox " * 60)

@@ -37,18 +37,9 @@ class Pieces(Tokenizer):
 def dataset(tokens: Any, tokenizer: Any) -> TextDataset:
     row = np.array(tokens)
     return TextDataset(
-        name="made",
-        task="lm",
-        kind="text",
-        vocabulary=tokenizer.vocabulary,
-        length=2,
-        bytes_per_token=1.0,
-        split="",
-        fingerprint="",
-        tokenizer=tokenizer,
-        train=row,
-        validation=row,
-    )
+        name="made", task="lm", kind="text", vocabulary=tokenizer.vocabulary, length=2, split="",
+        bytes_per_token=1.0, fingerprint="", tokenizer=tokenizer, train=row, validation=row,
+    )  # fmt: skip
 
 
 def places(rows: list[dict[str, Any]]) -> dict[tuple[int, ...], tuple[float, int, str]]:

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import replace
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -58,13 +57,7 @@ def check_gradients(folder: Path, pairs: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("pairs", [pytest.param(each, marks=NUMBERS) for each in THIRDS])
 @pytest.mark.parametrize(("parallel", "slices"), [("fsdp", 1), ("fsdp", 3), ("ddp", 3)])
-def test_every_member_has_the_gradient_of_one_process(
-    children: ForkServerContext,
-    tmp_path: Path,
-    pairs: list[tuple[str, str]],
-    parallel: str,
-    slices: int,
-) -> None:
+def test_every_member_has_the_gradient_of_one_process(children, tmp_path, pairs, parallel, slices):
     two_processes(children, write_gradients, tmp_path, pairs, parallel, slices)
     check_gradients(tmp_path, pairs)
 
@@ -74,9 +67,7 @@ SOME = [("gpt", "lm"), ("reformer", "lm"), ("transformer", "seq2seq"), ("longfor
 
 
 @FOUR
-def test_weights_split_within_groups_have_the_gradient_of_one_process(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
+def test_weights_split_within_groups_have_the_gradient_of_one_process(children, tmp_path):
     processes(children, 4, write_gradients, tmp_path, SOME, "hybrid", 1)
     check_gradients(tmp_path, SOME)
 
@@ -107,8 +98,8 @@ def units(member: str, task: str) -> list[list[str]]:
     ],
 )
 def test_blocks_are_units_where_they_are_called_one_by_one_and_share_nothing(
-    member: str, task: str, expected: list[list[str]]
-) -> None:
+    member, task, expected
+):
     assert sorted(units(member, task)) == sorted(expected)
 
 
@@ -140,9 +131,7 @@ def count_held(folder: Path) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_a_process_holds_about_half_of_the_weights_and_moments(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
+def test_a_process_holds_about_half_of_the_weights_and_moments(children, tmp_path):
     two_processes(children, count_held, tmp_path)
     for rank in (0, 1):
         bytes_of = load_file(tmp_path / f"held-{rank}.safetensors")
@@ -153,9 +142,7 @@ def test_a_process_holds_about_half_of_the_weights_and_moments(
 
 @pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("accumulate", [3, pytest.param(1, marks=SELDOM)])
-def test_steps_evaluations_and_the_average_are_those_of_one_process(
-    children: ForkServerContext, tmp_path: Path, accumulate: int, without_tensorboard: None
-) -> None:
+def test_steps_evaluations_and_the_average_are_those_of_one_process(children, tmp_path, accumulate):
     members = tuple(STEPPED)
     two_processes(children, split, tmp_path / "two", members, 4, accumulate)
     trained(tmp_path / "one", members, 4)
@@ -188,39 +175,20 @@ def use_some(folder: Path) -> None:
             module(torch.full((1, 4), 2.0, dtype=torch.float64)).backward()
         found = {name: whole(g).flatten().tolist() for name, g in gradients(model).items()}
         assert found == {"always": [2.0] * 4, "first": [1.0] * 4}
-
-
-@pytest.mark.full("processes that import torch")
-def test_a_weight_that_one_process_uses_learns_and_one_that_none_uses_does_not(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
-    two_processes(children, use_some, tmp_path)
-
-
-def apart(folder: Path) -> None:
-    with join("cpu") as world:
-        model = TinyModel()
-        check_alike(model, world)
-        model.calls += world.rank
+        # buffers that drift apart are named
+        tiny = TinyModel()
+        check_alike(tiny, joined)
+        tiny.calls += joined.rank
         with pytest.raises(PluginError, match=r"'calls', which TinyModel .* differs between the 2"):
-            check_alike(model, world)
+            check_alike(tiny, joined)
+        with pytest.raises(ConfigError, match="2 processes cannot be parted"):
+            replace(joined, parallel="hybrid", shards=3).wrap(TinyModel())
 
 
 @pytest.mark.full("processes that import torch")
-def test_buffers_that_drift_apart_are_named(children: ForkServerContext, tmp_path: Path) -> None:
-    two_processes(children, apart, tmp_path)
-
-
-def uneven_groups(folder: Path) -> None:
-    with join("cpu") as world, pytest.raises(ConfigError, match="2 processes cannot be parted"):
-        replace(world, parallel="hybrid", shards=3).wrap(TinyModel())
-
-
-@pytest.mark.full("processes that import torch")
-def test_groups_that_do_not_part_the_processes_are_refused(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
-    two_processes(children, uneven_groups, tmp_path)
+def test_a_weight_that_one_process_uses_learns_and_what_differs_is_refused(children, tmp_path):
+    """One that none uses does not learn."""
+    two_processes(children, use_some, tmp_path)
 
 
 def test_alone_nothing_is_split() -> None:

@@ -1,7 +1,5 @@
 """A session's speed: the first steps are left out, and reports are of what lies between them."""
 
-import pytest
-
 from everyformer.training.checkpoint import TrainingState
 from everyformer.training.result import Timed
 from everyformer.training.speed import Speed
@@ -36,16 +34,17 @@ def test_steps_that_took_longer_to_be_counted_are_left_out_of_the_speed() -> Non
             speed.leave_out(12, seconds)
         step(state, speed, seconds)
     assert speed.tokens_per_second == 12 / 2
+    # of the steps since the last report
+    assert speed.reported is None
     assert speed.report() == 24 / 10
-
-
-def test_a_sitting_of_such_steps_alone_has_the_speed_of_them() -> None:
+    step(state, speed, 3.0)
+    assert speed.report() == speed.reported == 4.0
+    # a session of such steps alone has the speed of them
     state = TrainingState()
     speed = Speed(state, warm_up=0)
     speed.leave_out(12, 4.0)
     step(state, speed, 4.0)
-    assert speed.tokens_per_second == 3.0
-    assert speed.report() == 0.0
+    assert (speed.tokens_per_second, speed.report()) == (3.0, 0.0)
 
 
 def test_a_sitting_that_ends_with_its_first_steps_counts_them() -> None:
@@ -56,15 +55,3 @@ def test_a_sitting_that_ends_with_its_first_steps_counts_them() -> None:
     assert speed.timed == Timed(2, 12.0, 6.0)
     assert speed.left_out == 0
     assert speed.tokens_per_second == 2.0
-
-
-def test_a_report_tells_of_the_steps_since_the_last() -> None:
-    state = TrainingState(steps=1, tokens=12, seconds=1.0)
-    speed = Speed(state, warm_up=1)
-    assert speed.reported is None
-    step(state, speed, 3.0)
-    assert speed.report() == 4.0
-    step(state, speed, 1.0)
-    step(state, speed, 2.0)
-    assert speed.report() == pytest.approx(8.0)
-    assert speed.reported == pytest.approx(8.0)

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,7 @@ def some_way(folder: Path, parallel: Any, steps: int) -> None:
     ("before", "after"),
     [RESUMED[2], *(pytest.param(*case, marks=SELDOM) for case in RESUMED if case != RESUMED[2])],
 )
-def test_a_checkpoint_goes_on_under_any_splitting(
-    children: ForkServerContext, tmp_path: Path, before: Any, after: Any, without_tensorboard: None
-) -> None:
+def test_a_checkpoint_goes_on_under_any_splitting(children, tmp_path, before, after):
     for (size, parallel), steps in ((before, 3), (after, 5)):
         processes(children, size, some_way, tmp_path / "run", parallel, steps)
     trained(tmp_path / "one", ("gpt", "transformer-xl"), 5)
@@ -85,14 +82,11 @@ def killed_while_saving(folder: Path, moment: str, rank: int) -> None:
         ),
     ],
 )
-def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
-    children: ForkServerContext, tmp_path: Path, moment: str, rank: int, without_tensorboard: None
-) -> None:
+def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(children, tmp_path, moment, rank):
     with pytest.raises(AssertionError):
         two_processes(children, killed_while_saving, tmp_path, moment, rank)
     folder = tmp_path / "gpt" / "checkpoints"
     found = newest_checkpoint(folder)
-    assert found is not None
     assert found[1].steps == 2
     trained(tmp_path, ("gpt",), 6, evaluate_every=None)
     trained(tmp_path / "one", ("gpt",), 6, evaluate_every=None)
@@ -101,9 +95,7 @@ def test_a_save_that_is_cut_off_leaves_the_checkpoint_before(
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_a_damaged_part_is_noticed_whoever_wrote_it(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
-) -> None:
+def test_a_damaged_part_is_noticed_whoever_wrote_it(children, tmp_path):
     two_processes(children, split, tmp_path, ("gpt",), 4, 1)
     folder = tmp_path / "gpt" / "checkpoints"
     for part in checkpoints(folder)[-1].glob("shard-00002*"):
@@ -112,7 +104,6 @@ def test_a_damaged_part_is_noticed_whoever_wrote_it(
         part.write_bytes(raw)
     with pytest.warns(UserWarning, match="step-00000004 is skipped.*shard-00002"):
         found = newest_checkpoint(folder)
-    assert found is not None
     assert found[1].steps == 2
 
 
@@ -129,7 +120,5 @@ def without_room(folder: Path) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_a_disk_that_is_full_on_one_machine_ends_all(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
-) -> None:
+def test_a_disk_that_is_full_on_one_machine_ends_all(children, tmp_path):
     two_processes(children, without_room, tmp_path)

@@ -10,13 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
-from training_stand_ins import (
-    TinyConfig,
-    TinyData,
-    TinyModel,
-    train_tiny,
-    two_processes,
-)
+from training_stand_ins import TinyConfig, TinyData, TinyModel, train_tiny, two_processes
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
@@ -49,13 +43,11 @@ def whole_gradient(extra: bool) -> tuple[dict[str, Tensor], dict[str, float]]:
     """By one plain backward pass, without the library."""
     model, batch = TinyModel(TinyConfig(extra_loss=extra)).double(), uneven_batch()
     out = model(batch.inputs, targets=batch.targets, mask=Mask(padding_mask=batch.padding_mask))
-    assert out.loss is not None
     out.loss.backward()
     return gradients(model), {name: loss.item() for name, loss in out.losses.items()}
 
 
-@pytest.mark.parametrize("extra", [False, True])
-@pytest.mark.parametrize("slices", [1, 2, 4, 9])
+@pytest.mark.parametrize(("slices", "extra"), [(1, True), (2, False), (4, True), (9, True)])
 def test_slices_give_the_gradient_of_the_batch(slices: int, extra: bool) -> None:
     expected, losses = whole_gradient(extra)
     model = TinyModel(TinyConfig(extra_loss=extra)).double()
@@ -69,12 +61,9 @@ def test_slices_give_the_gradient_of_the_batch(slices: int, extra: bool) -> None
 OWN_TERMS = [
     ("learned-per-layer", {"layer_losses": True, "lookahead": 0.5}, {"layers", "ahead"}),
     ("routing", {"clusters": 2, "window": 4}, {"commitment"}),
-    (
-        "universal",
-        {"tau": 0.5, "halting_bias": -1.0, "dropout": 0.0, "embedding_dropout": 0.0},
-        {"ponder"},
-    ),
-]
+    ("universal", {"tau": 0.5, "halting_bias": -1.0, "dropout": 0.0, "embedding_dropout": 0.0},
+     {"ponder"}),
+]  # fmt: skip
 
 
 def uneven_text() -> Batch:
@@ -93,10 +82,8 @@ def with_own_terms(member: str, options: dict[str, Any]) -> torch.nn.Module:
 
 
 @pytest.mark.parametrize(("member", "options", "names"), OWN_TERMS)
-@pytest.mark.parametrize("slices", [2, 3, 6])
-def test_slices_weigh_terms_by_what_they_are_means_over(
-    member: str, options: dict[str, Any], names: set[str], slices: int
-) -> None:
+@pytest.mark.parametrize("slices", [2, 6])
+def test_slices_weigh_terms_by_what_they_are_means_over(member, options, names, slices):
     plain = with_own_terms(member, options)
     batch = uneven_text()
     out = plain(batch.inputs, targets=batch.targets, mask=batch.mask)
@@ -119,9 +106,7 @@ def write_own_terms(folder: Path) -> None:
 
 
 @pytest.mark.full("processes that import torch")
-def test_two_processes_weigh_terms_by_what_they_are_means_over(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
+def test_two_processes_weigh_terms_by_what_they_are_means_over(children, tmp_path):
     plain, batch = with_own_terms(*OWN_TERMS[0][:2]), uneven_text()
     plain(batch.inputs, targets=batch.targets, mask=batch.mask).loss.backward()
     two_processes(children, write_own_terms, tmp_path)
@@ -161,14 +146,11 @@ def drawn_whole(member: str, options: dict[str, Any]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(("member", "options"), OWN_DRAWS)
-@pytest.mark.parametrize("slices", [2, 6])
-def test_slices_drop_what_the_batch_drops(
-    member: str, options: dict[str, Any], slices: int
-) -> None:
+def test_slices_drop_what_the_batch_drops(member: str, options: dict[str, Any]) -> None:
     expected = drawn_whole(member, options)
     model, batch = drawing(member, options)
     seed_step(0, 1)
-    backward(model, batch, ALONE, slices=slices)
+    backward(model, batch, ALONE, slices=3)
     for name, gradient in gradients(model).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-9, atol=1e-12, msg=name)
 
@@ -197,7 +179,15 @@ def test_two_processes_drop_what_one_drops(children: ForkServerContext, tmp_path
             )
 
 
-def test_more_slices_than_rows_are_refused() -> None:
+def test_more_slices_than_rows_no_target_and_no_gradient_are_refused() -> None:
+    batch = TinyData().train_batch(0, 2, 0)
+    empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
+    with pytest.raises(DataError, match="no target"):
+        backward(TinyModel(), empty, ALONE)
+    model = TinyModel()
+    model.forward = torch.no_grad()(model.forward)  # type: ignore[method-assign]
+    with pytest.raises(UnsupportedError, match="the loss of this model carries no gradient"):
+        backward(model, batch, ALONE)
     told = r"has 9 sequences, fewer than 1 processes times `accumulate` \(10\) need"
     with pytest.raises(ConfigError, match=told):
         backward(TinyModel().double(), uneven_batch(), ALONE, slices=10)
@@ -206,20 +196,6 @@ def test_more_slices_than_rows_are_refused() -> None:
     told = r"`batch` \(5\) has fewer sequences than 2 processes times `accumulate` \(3\) need"
     with pytest.raises(ConfigError, match=told):
         _Job(TinyModel(), TinyData(), config, two, None, GracefulStop(), False, 0)
-
-
-def test_a_batch_without_scored_targets_is_refused() -> None:
-    batch = TinyData().train_batch(0, 2, 0)
-    empty = Batch(batch.inputs, torch.full_like(batch.targets, -100))
-    with pytest.raises(DataError, match="no target"):
-        backward(TinyModel(), empty, ALONE)
-
-
-def test_a_loss_without_a_gradient_is_refused() -> None:
-    model = TinyModel()
-    model.forward = torch.no_grad()(model.forward)  # type: ignore[method-assign]
-    with pytest.raises(UnsupportedError, match="the loss of this model carries no gradient"):
-        backward(model, TinyData().train_batch(0, 2, 0), ALONE)
 
 
 def write_gradient(folder: Path, slices: int, extra: bool) -> None:
@@ -235,9 +211,7 @@ def write_gradient(folder: Path, slices: int, extra: bool) -> None:
 
 
 @pytest.mark.parametrize(("slices", "extra"), [(1, False), (4, True)])
-def test_two_processes_give_the_gradient_of_one(
-    children: ForkServerContext, tmp_path: Path, slices: int, extra: bool
-) -> None:
+def test_two_processes_give_the_gradient_of_one(children, tmp_path, slices, extra):
     two_processes(children, write_gradient, tmp_path, slices, extra)
     expected, losses = whole_gradient(extra)
     for rank in (0, 1):
@@ -256,9 +230,7 @@ def train_in_world(out: Path, resume: bool, steps: int) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_two_processes_train_save_and_resume_as_one(
-    children: ForkServerContext, tmp_path: Path, without_tensorboard: None
-) -> None:
+def test_two_processes_train_save_and_resume_as_one(children, tmp_path):
     two_processes(children, train_in_world, tmp_path / "two", False, 6)
     two_processes(children, train_in_world, tmp_path / "two", True, 12)
     train_tiny(tmp_path / "one", schedule="constant", ema=0.5)
@@ -281,15 +253,8 @@ def losses_by_step(rows: list[dict[str, Any]]) -> dict[str, float]:
     }
 
 
-def test_a_batch_too_small_for_the_slices_is_refused() -> None:
-    with pytest.raises(ConfigError, match="`accumulate`"):
-        train_tiny(None, batch=2, accumulate=3)
-
-
 def test_accumulation_trains_the_same() -> None:
     whole, cut = (train_tiny(None, accumulate=slices) for slices in (1, 4))
-    assert whole.evaluation is not None
-    assert cut.evaluation is not None
     assert cut.evaluation["loss"] == pytest.approx(whole.evaluation["loss"], rel=1e-5)
     assert (cut.tokens, cut.flops) == (whole.tokens, whole.flops)
 
@@ -305,9 +270,7 @@ def test_bfloat16_trains_near_float32_with_weights_kept_in_float32() -> None:
     assert losses["bfloat16"] < 2.0
 
 
-def test_randomness_follows_from_seed_and_step_and_of_accelerators_from_the_rank(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_randomness_follows_from_seed_and_step_and_of_accelerators_from_the_rank(monkeypatch):
     given: list[int] = []
     monkeypatch.setattr(step_module, "seed_all", given.append)
 

@@ -21,28 +21,26 @@ from everyformer.training.logging import read_metrics
 from everyformer.training.schedule import schedule_factor
 from everyformer.training.step import positions
 
-pytestmark = pytest.mark.usefixtures("without_tensorboard")
-
-
-def test_noam_gives_the_first_step_the_published_rate(tmp_path: Path) -> None:
-    options = {"schedule": "noam", "warmup_steps": 4, "lr": 8e-3, "steps": 8, "log_every": 1}
-    train_tiny(tmp_path / "run", **options)
-    rates = [row["lr"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl") if "lr" in row]
-    assert rates == pytest.approx([8e-3 * min(s / 4, (4 / s) ** 0.5) for s in range(1, 9)])
-
 
 def test_a_model_learns() -> None:
-    result = train_tiny(None, steps=300, lr=0.03, log_every=50)
-    assert result.evaluation is not None
+    model, data = TinyModel(), TinyData()
+    config = tiny_training(steps=300, lr=0.03, log_every=50, ema=0.9)
+    result = train(model, data, config, show=False)
+    # it holds the averaged weights
+    assert evaluate(model, data, limit=256)["loss"] == result.evaluation["loss"]
     assert result.evaluation["loss"] < 1.0
     assert result.path is None
-    assert result.peak_rss is not None
+    assert result.left_out == 3
     assert result.peak_rss > 1e7
     assert result.tokens == 300 * 42
     assert result.tokens_per_second > 0
 
 
 def test_rows_hold_what_is_promised(tmp_path: Path) -> None:
+    noam = {"schedule": "noam", "warmup_steps": 4, "lr": 8e-3, "steps": 8, "log_every": 1}
+    train_tiny(tmp_path / "noam", **noam)
+    rates = [row["lr"] for row in read_metrics(tmp_path / "noam" / "metrics.jsonl") if "lr" in row]
+    assert rates == pytest.approx([8e-3 * min(s / 4, (4 / s) ** 0.5) for s in range(1, 9)])
     result = train_tiny(tmp_path / "run", log_every=5)
     rows = read_metrics(tmp_path / "run" / "metrics.jsonl")
     steps = [row for row in rows if "loss" in row]
@@ -56,13 +54,13 @@ def test_rows_hold_what_is_promised(tmp_path: Path) -> None:
     assert [row["step"] for row in evaluations] == [4, 8, 12]
     assert result.evaluation == {"step": 12, **evaluations[-1]["evaluation"]}
     losses = [row["evaluation"]["loss"] for row in evaluations]
-    assert result.best is not None
     assert result.best["loss"] == min(losses)
 
 
 def test_operations_are_counted_forward_and_backward() -> None:
     # two matrix products of 8 x 8 and 8 x 11 a token; each costs twice as much going back
     result = train_tiny(None, steps=2)
+    assert result.left_out == 0
     assert result.flops == 2 * 42 * 3 * 2 * (8 * 8 + 8 * 11)
 
 
@@ -80,19 +78,8 @@ def test_config_describes_the_whole_run(tmp_path: Path) -> None:
     assert values["version"] == 1
 
 
-def test_the_trained_model_holds_the_averaged_weights() -> None:
-    model, data = TinyModel(), TinyData()
-    result = train(model, data, tiny_training(ema=0.9), show=False)
-    found = evaluate(model, data, limit=256)
-    assert result.evaluation is not None
-    assert found is not None
-    assert found["loss"] == result.evaluation["loss"]
-
-
 @pytest.mark.parametrize("moment", [1, 8])
-def test_a_loss_that_is_no_number_stops_with_the_last_checkpoint(
-    tmp_path: Path, moment: int
-) -> None:
+def test_a_loss_that_is_no_number_stops_with_the_last_checkpoint(tmp_path, moment):
     with pytest.raises(DivergedError) as caught:
         train_tiny(tmp_path / "run", model={"break_at": moment}, evaluate_every=None)
     message = str(caught.value)
@@ -128,8 +115,8 @@ class Blind(TinyModel):
 
 @pytest.mark.parametrize(("evaluate_every", "kept"), [(4, []), (None, ["step-00000008"])])
 def test_an_evaluation_that_is_no_number_keeps_the_checkpoint_before(
-    evaluate_every: int | None, kept: list[str], tmp_path: Path
-) -> None:
+    evaluate_every, kept, tmp_path
+):
     """The evaluations of steps 4 and 12; one checkpoint is kept at a time."""
     config = tiny_training(checkpoint_every=4, keep=1, evaluate_every=evaluate_every)
     with (
@@ -140,9 +127,7 @@ def test_an_evaluation_that_is_no_number_keeps_the_checkpoint_before(
     assert [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")] == kept
 
 
-def test_the_last_step_is_saved_before_it_is_evaluated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_step_is_saved_before_it_is_evaluated(tmp_path, monkeypatch):
     def fail(*given: Any, **named: Any) -> None:
         raise RuntimeError("the evaluation fails")
 
@@ -162,14 +147,9 @@ def test_options_reach_the_model_and_torch() -> None:
     train(model, TinyData(), config, show=False)
     assert model.checkpointing
     assert torch.get_num_threads() == threads
-
-
-def test_checkpointing_needs_blocks() -> None:
-    class Plain(TinyModel):
-        enable_checkpointing = None  # type: ignore[assignment]
-
+    model.enable_checkpointing = None  # type: ignore[assignment]
     with pytest.raises(ConfigError, match="checkpoint_activations"):
-        train(Plain(), TinyData(), tiny_training(checkpoint_activations=True), show=False)
+        train(model, TinyData(), config, show=False)
 
 
 def test_a_budget_of_operations_needs_operations_to_count() -> None:
@@ -186,8 +166,6 @@ def test_compiled_steps_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_ = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module: compile_(module, backend="eager"))
     plain, compiled = (train_tiny(None, compile=on) for on in (False, True))
-    assert plain.evaluation is not None
-    assert compiled.evaluation is not None
     assert compiled.evaluation["loss"] == pytest.approx(plain.evaluation["loss"], rel=1e-5)
     assert compiled.flops == plain.flops
 
@@ -203,9 +181,7 @@ READ = [
 
 
 @pytest.mark.parametrize(("member", "task", "options", "expected"), READ)
-def test_of_pictures_the_positions_that_layers_read_are_counted(
-    member: str, task: str, options: dict[str, Any], expected: int
-) -> None:
+def test_of_pictures_the_positions_that_layers_read_are_counted(member, task, options, expected):
     sizes = {"width": 8, "heads": 2, "layers": 1}
     model = ef.create_model(member, task, **sizes, **options)
     channels, rows, columns = options.get("source_image", options["image"])
@@ -223,14 +199,7 @@ def test_of_pictures_the_positions_that_layers_read_are_counted(
     assert sum(seen) == expected
 
 
-def test_the_speed_says_which_steps_it_leaves_out() -> None:
-    assert train_tiny(None, steps=3).left_out == 0
-    assert train_tiny(None, steps=8).left_out == 3
-
-
-def test_a_failed_save_ends_the_run_with_the_earlier_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failed_save_ends_the_run_with_the_earlier_checkpoints(tmp_path, monkeypatch):
     from everyformer.training import checkpoint
 
     write = checkpoint.write_tensors

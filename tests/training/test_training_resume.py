@@ -1,21 +1,21 @@
 """A run that was stopped or killed and resumed writes what an undisturbed one writes."""
 
 import dataclasses
-import os
 import shutil
 import signal
 import time
 from collections.abc import Callable
-from multiprocessing.context import ForkServerContext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from safetensors.torch import load_file
-from training_stand_ins import TinyData, train_tiny
+from training_stand_ins import TinyData, TinyModel, tiny_training, train_tiny
 
 from everyformer.core.errors import CheckpointError, UnsavedError
 from everyformer.data.batch import WHOLE, Batch, Portion
+from everyformer.training import RunDirectory, train
 from everyformer.training.checkpoint import checkpoints, read_state
 from everyformer.training.logging import read_metrics
 
@@ -54,31 +54,38 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-class SignalledData(TinyData):
-    """Signals this process when a batch is asked for: the same moment in every test."""
+class Disturbed(TinyData):
+    """Does something when the batch of a step is asked for: the same moment in every test."""
 
-    def __init__(self, moments: dict[int, int], evaluation: int | None = None) -> None:
+    def __init__(self, moments: dict[int, Callable[[], Any]]) -> None:
         super().__init__()
         object.__setattr__(self, "moments", moments)
-        object.__setattr__(self, "evaluation", evaluation)
 
     def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
-        if step in self.moments:  # type: ignore[attr-defined]
-            os.kill(os.getpid(), self.moments[step])  # type: ignore[attr-defined]
+        self.moments.get(step, int)()  # type: ignore[attr-defined]
         return super().train_batch(step, size, seed, portion)
+
+
+class SignalledData(Disturbed):
+    """Signals this process at some steps, or whenever it evaluates."""
+
+    def __init__(self, moments: dict[int, int], evaluation: int | None = None) -> None:
+        super().__init__({at: partial(signal.raise_signal, n) for at, n in moments.items()})
+        object.__setattr__(self, "evaluation", evaluation)
 
     def validation_batches(self, size: int, limit: int | None = None) -> Any:
         for batch in super().validation_batches(size, limit):
             yield batch
             if self.evaluation is not None:  # type: ignore[attr-defined]
-                os.kill(os.getpid(), self.evaluation)  # type: ignore[attr-defined]
+                signal.raise_signal(self.evaluation)  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-@pytest.mark.parametrize("moment", [0, 3, 7, 19])
-def test_a_stop_finishes_the_step_and_resumes_exactly(
-    tmp_path: Path, undisturbed: Path, number: int, code: int, moment: int
-) -> None:
+@pytest.mark.parametrize(
+    ("moment", "number", "code"),
+    [(0, signal.SIGINT, 130), (3, signal.SIGTERM, 143), (7, signal.SIGINT, 130),
+     (19, signal.SIGTERM, 143)],
+)  # fmt: skip
+def test_a_stop_finishes_the_step_and_resumes_exactly(moment, number, code, tmp_path, undisturbed):
     out = tmp_path / "run"
     stopped = train_tiny(out, data=SignalledData({moment: number}), **HARD)
     assert stopped.interrupted
@@ -91,25 +98,15 @@ def test_a_stop_finishes_the_step_and_resumes_exactly(
     assert_same_run(out, undisturbed)
 
 
-def test_a_stop_while_evaluating_evaluates_again(tmp_path: Path, undisturbed: Path) -> None:
-    out = tmp_path / "run"
-    stopped = train_tiny(out, data=SignalledData({}, signal.SIGTERM), **HARD)
-    assert (stopped.interrupted, stopped.steps) == (True, 4)
-    train_tiny(out, resume=True, **HARD)
-    assert_same_run(out, undisturbed)
-
-
 def test_a_second_interrupt_stops_at_once(tmp_path: Path, undisturbed: Path) -> None:
-    class Impatient(SignalledData):
-        def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
-            if step == 7:
-                os.kill(os.getpid(), signal.SIGINT)
-            return super().train_batch(step, size, seed, portion)
+    def twice() -> None:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGINT)
 
     # a process started in the background by a shell ignores the signal: whatever was is put back
     before = signal.getsignal(signal.SIGINT)
     with pytest.raises(KeyboardInterrupt):
-        train_tiny(tmp_path / "run", data=Impatient({7: signal.SIGINT}), **HARD)
+        train_tiny(tmp_path / "run", data=Disturbed({7: twice}), **HARD)
     assert signal.getsignal(signal.SIGINT) == before
     train_tiny(tmp_path / "run", resume=True, **HARD)
     assert_same_run(tmp_path / "run", undisturbed)
@@ -120,9 +117,7 @@ def train_in_child(out: Path, resume: bool, options: dict[str, Any]) -> None:
 
 
 @pytest.mark.full("seconds each", parts=3)
-def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
-    children: ForkServerContext, tmp_path: Path
-) -> None:
+def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(children, tmp_path):
     options = {**HARD, "steps": 18, "checkpoint_every": 1}
     train_tiny(tmp_path / "undisturbed", **options)
     out, kills = tmp_path / "run", 0
@@ -146,28 +141,23 @@ def test_kills_at_any_moment_leave_a_run_that_resumes_exactly(
     assert_same_run(out, tmp_path / "undisturbed")
 
 
-def test_a_kill_before_anything_was_saved_starts_anew(tmp_path: Path, undisturbed: Path) -> None:
+def test_a_stop_while_evaluating_evaluates_again_and_damage_costs_only_its_steps(
+    tmp_path, undisturbed
+):
     out = tmp_path / "run"
+    # killed before anything was saved, it starts again
     out.mkdir()
     (out / ".lock").touch()
     (out / ".writing-config.json").write_text("{")
+    stopped = train_tiny(out, data=SignalledData({}, signal.SIGTERM), resume=True, **HARD)
+    assert (stopped.interrupted, stopped.steps) == (True, 4)
     train_tiny(out, resume=True, **HARD)
     assert_same_run(out, undisturbed)
-
-
-def test_a_damaged_last_checkpoint_costs_only_its_steps(tmp_path: Path, undisturbed: Path) -> None:
-    out = tmp_path / "run"
-    train_tiny(out, **HARD)
     last = checkpoints(out / "checkpoints")[-1] / "model.safetensors"
     last.write_bytes(last.read_bytes()[:-1])
     with pytest.warns(UserWarning, match=f"{last.parent.name} is skipped"):
         train_tiny(out, resume=True, **HARD)
     assert_same_run(out, undisturbed)
-
-
-def test_a_gap_in_the_curves_is_told(tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    train_tiny(out, **HARD)
     path = out / "metrics.jsonl"
     whole = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(whole[:5]))
@@ -208,9 +198,7 @@ def test_a_finished_run_can_go_on_for_longer(tmp_path: Path, undisturbed: Path) 
     options = {**HARD, "schedule": "constant", "warmup": 0.0}
     train_tiny(tmp_path / "long", **{**options, "evaluate_every": 20})
     short = {**options, "evaluate_every": 20, "steps": 9}
-    first = train_tiny(tmp_path / "run", **short)
-    again = train_tiny(tmp_path / "run", resume=True, **short)
-    assert again.evaluation == first.evaluation
+    train_tiny(tmp_path / "run", **short)
     train_tiny(tmp_path / "run", resume=True, **{**options, "evaluate_every": 20})
     rows = [row for row in curves(tmp_path / "run") if "loss" in row]
     assert rows == [row for row in curves(tmp_path / "long") if "loss" in row]
@@ -224,59 +212,37 @@ def test_another_model_or_other_data_is_refused(tmp_path: Path) -> None:
         train_tiny(tmp_path / "run", resume=True, data=TinyData(fingerprint="beef"))
 
 
-def test_changed_options_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    train_tiny(tmp_path / "run")
-    from training_stand_ins import TinyModel, tiny_training
+def test_changed_options_are_told_and_what_is_over_stays_as_it_was_trained(tmp_path, capfd):
+    out = tmp_path / "run"
+    first = train_tiny(out)
 
-    from everyformer.training import RunDirectory, train
-
-    with RunDirectory(tmp_path / "run", resume=True) as run:
-        config = tiny_training(lr=0.5, steps=14)
-        train(TinyModel(), TinyData(), config, run, resume=True)
-    told = capfd.readouterr().err
-    assert "steps: 12 -> 14" in told
-    assert "lr: 0.001 -> 0.5" in told
-    assert "going on from step 12" in told
-
-
-def test_a_run_that_is_over_stays_as_it_was_trained(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    train_tiny(tmp_path / "run")
-    from training_stand_ins import TinyModel, tiny_training
-
-    from everyformer.training import RunDirectory, train
-
-    before = (tmp_path / "run" / "config.json").read_text()
-    for options, said in (({}, ""), ({"lr": 0.5, "steps": 4}, ", and what is new is not kept: ")):
-        with RunDirectory(tmp_path / "run", resume=True) as run:
+    def goes_on(**options: Any) -> tuple[Any, str]:
+        with RunDirectory(out, resume=True) as run:
             result = train(TinyModel(), TinyData(), tiny_training(**options), run, resume=True)
-        assert result.steps == 12
-        told = capfd.readouterr().err
+        return result, capfd.readouterr().err
+
+    before = (out / "config.json").read_text()
+    for options, said in (({}, ""), ({"lr": 0.5, "steps": 4}, ", and what is new is not kept: ")):
+        result, told = goes_on(**options)
+        assert (result.steps, result.evaluation) == (12, first.evaluation)
         assert f"trained for 12 steps, so nothing is left to train{said}" in told
         assert ("lr: 0.001 -> 0.5" in told) == bool(said)
         assert "training for" not in told
-        assert (tmp_path / "run" / "config.json").read_text() == before
-
-
-class Moved(TinyData):
-    """Does something to the run's folder when the batch of step 5 is asked for."""
-
-    def __init__(self, change: Callable[[], Any]) -> None:
-        super().__init__()
-        object.__setattr__(self, "change", change)
-
-    def train_batch(self, step: int, size: int, seed: int, portion: Portion = WHOLE) -> Batch:
-        if step == 5:
-            self.change()  # type: ignore[attr-defined]
-        return super().train_batch(step, size, seed, portion)
+        assert (out / "config.json").read_text() == before
+    told = goes_on(lr=0.5, steps=14)[1]
+    for words in ("steps: 12 -> 14", "lr: 0.001 -> 0.5", "going on from step 12"):
+        assert words in told
 
 
 # the thread of tensorboard's writer ends with a refusal of its own
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("log_every", [1, 1000])
-@pytest.mark.parametrize("harm", ["removed", "renamed", "made again", "without its config"])
-def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: int) -> None:
+@pytest.mark.parametrize(
+    ("harm", "log_every"),
+    [("removed", 1), ("removed", 1000), ("renamed", 1), ("made again", 1000),
+     ("without its config", 1)],
+)  # fmt: skip
+def test_a_run_whose_folder_goes_says_so(tmp_path, harm, log_every, monkeypatch) -> None:
+    monkeypatch.undo()  # with tensorboard
     out = tmp_path / "run"
 
     def change() -> None:
@@ -290,7 +256,7 @@ def test_a_run_whose_folder_goes_says_so(tmp_path: Path, harm: str, log_every: i
             out.mkdir()
 
     with pytest.raises(UnsavedError, match="run was removed or renamed") as caught:
-        train_tiny(out, data=Moved(change), log_every=log_every)
+        train_tiny(out, data=Disturbed({5: change}), log_every=log_every)
     assert caught.value.exit_code == 1
     assert not (out / "checkpoints" / "step-00000012").exists()
     assert out.exists() is (harm in ("made again", "without its config"))

@@ -4,18 +4,18 @@ import json
 import os
 import resource
 import shutil
-from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import nn
 from training_stand_ins import TinyConfig, TinyModel, tiny_training, train_tiny
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.system.sealed import write_json
+from everyformer.system.sealed import read_json, write_json
 from everyformer.training.checkpoint import (
     CheckpointParts,
     TrainingState,
@@ -29,8 +29,6 @@ from everyformer.training.optimiser import build_optimiser
 from everyformer.training.run import RunDirectory
 from everyformer.training.saved import load_model, save_model
 from everyformer.training.storage import load_weights, weights_of, write_tensors
-
-pytestmark = pytest.mark.usefixtures("without_tensorboard")
 
 
 @pytest.fixture(autouse=True)
@@ -65,10 +63,10 @@ def test_a_saved_model_comes_back_with_its_ties_and_dtype(tmp_path: Path) -> Non
     assert ("head.weight" in stored) != ("embedding.weight" in stored)
     save_model(loaded, tmp_path / "m")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["m"]
-
-
-def test_views_of_one_table_are_saved(tmp_path: Path) -> None:
-    model = TinyModel()
+    # of a compiled model the one inside
+    save_model(torch.compile(model, backend="eager"), tmp_path / "m")
+    assert torch.equal(load_model(tmp_path / "m").head.weight, model.head.weight)
+    # views of one table
     whole = torch.arange(12.0)
     model.register_buffer("first", whole[:6])
     model.register_buffer("second", whole[3:9])
@@ -76,45 +74,23 @@ def test_views_of_one_table_are_saved(tmp_path: Path) -> None:
     assert torch.equal(load_file(tmp_path / "model.safetensors")["second"], whole[3:9])
 
 
-def untied(model: Any) -> None:
-    model.head.weight = torch.nn.Parameter(2 * model.head.weight.detach())
-
-
-def tied(model: Any) -> None:
-    model.inner.bias = model.norm.bias
-
-
-def with_more(model: Any) -> None:
-    model.value = torch.nn.Linear(8, 1)
-
-
-def resized(model: Any) -> None:
-    model.inner = torch.nn.Linear(8, 9)
-
-
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        (untied, "'head.weight' is not tied to another weight"),
-        (tied, "'inner.bias' is tied to another weight"),
-        (with_more, "'value.weight' is unknown to the model"),
-        (resized, r"'inner.weight' has shape \(9, 8\), the model's is \(8, 8\)"),
+        (lambda m: setattr(m.head, "weight", nn.Parameter(2 * m.head.weight.detach())),
+         "'head.weight' is not tied to another weight"),
+        (lambda m: setattr(m.inner, "bias", m.norm.bias), "'inner.bias' is tied to another weight"),
+        (lambda m: setattr(m, "value", nn.Linear(8, 1)), "'value.weight' is unknown to the model"),
+        (lambda m: setattr(m, "inner", nn.Linear(8, 9)),
+         r"'inner.weight' has shape \(9, 8\), the model's is \(8, 8\)"),
     ],
-)
-def test_a_model_that_its_config_does_not_describe_is_not_saved(
-    change: Any, told: str, tmp_path: Path
-) -> None:
+)  # fmt: skip
+def test_a_model_that_its_config_does_not_describe_is_not_saved(change, told, tmp_path):
     model = TinyModel()
     change(model)
     with pytest.raises(CheckpointError, match=told):
         save_model(model, tmp_path / "m")
     assert not any(tmp_path.iterdir())
-
-
-def test_of_a_compiled_model_the_one_inside_is_saved(tmp_path: Path) -> None:
-    model = TinyModel()
-    save_model(torch.compile(model, backend="eager"), tmp_path / "m")
-    assert torch.equal(load_model(tmp_path / "m").head.weight, model.head.weight)
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
@@ -163,19 +139,16 @@ def make_checkpoints(folder: Path, steps: list[int], best: int | None = None) ->
         drop_checkpoints(folder, state, 2)
 
 
-def test_the_last_two_and_the_best_are_kept(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, [1, 2, 3, 4, 5], best=2)
-    assert [path.name[-1] for path in checkpoints(tmp_path)] == ["2", "4", "5"]
-
-
-@pytest.mark.parametrize("name", ["model.safetensors", "optimiser.safetensors", "state.json"])
-@pytest.mark.parametrize("harm", [flip_byte, cut_short, Path.unlink])
+@pytest.mark.parametrize(
+    ("name", "harm"),
+    [("model.safetensors", flip_byte), ("optimiser.safetensors", cut_short),
+     ("optimiser.safetensors", flip_byte), ("state.json", Path.unlink), ("state.json", cut_short)],
+)  # fmt: skip
 def test_a_damaged_checkpoint_falls_back_and_says_so(tmp_path: Path, name: str, harm: Any) -> None:
     make_checkpoints(tmp_path, [1, 2])
     harm(tmp_path / "step-00000002" / name)
     with pytest.warns(UserWarning, match=rf"step-00000002 is skipped.*{name}"):
         found = newest_checkpoint(tmp_path)
-    assert found is not None
     assert found[1].steps == 1
     model = TinyModel()
     load_model_of(found[0], model)
@@ -196,9 +169,13 @@ def test_any_flipped_bit_of_the_state_is_noticed(tmp_path: Path) -> None:
             assert newest_checkpoint(tmp_path)[1].steps == 1  # type: ignore[index]
 
 
-def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
+def test_the_last_two_and_the_best_are_kept_and_none_that_is_whole_is_an_error(tmp_path) -> None:
     assert newest_checkpoint(tmp_path) is None
+    make_checkpoints(tmp_path / "five", [1, 2, 3, 4, 5], best=2)
+    assert [path.name[-1] for path in checkpoints(tmp_path / "five")] == ["2", "4", "5"]
     make_checkpoints(tmp_path, [1, 2])
+    with pytest.raises(CheckpointError, match=r"inner\.weight.*\(8, 8\).*\(5, 5\)"):
+        load_model_of(tmp_path / "step-00000001", TinyModel(TinyConfig(width=5)))
     for path in checkpoints(tmp_path):
         cut_short(path / "model.safetensors")
     with (
@@ -206,12 +183,6 @@ def test_no_whole_checkpoint_is_an_error(tmp_path: Path) -> None:
         pytest.raises(CheckpointError, match="all 2 checkpoints"),
     ):
         newest_checkpoint(tmp_path)
-
-
-def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
-    make_checkpoints(tmp_path, [1])
-    with pytest.raises(CheckpointError, match=r"inner\.weight.*\(8, 8\).*\(5, 5\)"):
-        load_model_of(tmp_path / "step-00000001", TinyModel(TinyConfig(width=5)))
 
 
 def save_within_a_limit(folder: Path, size: int) -> None:
@@ -222,9 +193,7 @@ def save_within_a_limit(folder: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [100, 1000])
-def test_a_refused_write_loses_no_checkpoint(
-    children: ForkServerContext, tmp_path: Path, size: int
-) -> None:
+def test_a_refused_write_loses_no_checkpoint(children, tmp_path, size):
     make_checkpoints(tmp_path, [1])
     child = children.Process(target=save_within_a_limit, args=(tmp_path, size))
     child.start()
@@ -236,7 +205,6 @@ def test_a_refused_write_loses_no_checkpoint(
 
 def test_a_run_loads_its_best_averaged_weights(tmp_path: Path) -> None:
     result = train_tiny(tmp_path / "run", ema=0.8, steps=8)
-    assert result.best is not None
     loaded = load_model(tmp_path / "run")
     folder = tmp_path / "run" / "checkpoints" / f"step-{result.best['step']:08d}"
     average = load_file(folder / "ema.safetensors")
@@ -280,7 +248,12 @@ def test_a_best_checkpoint_that_is_older_is_not_averaged(tmp_path: Path) -> None
         load_model(run, average=3)
 
 
-def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:
+def test_a_run_directory_in_use_or_filled_or_of_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="no run"):
+        RunDirectory(tmp_path / "nowhere", resume=True)
+    (tmp_path / "notes.txt").write_text("not a run")
+    with pytest.raises(CheckpointError, match="is not a run"):
+        RunDirectory(tmp_path, resume=True)
     with RunDirectory(tmp_path / "run") as run:
         with pytest.raises(ConfigError, match="in use"):
             RunDirectory(tmp_path / "run")
@@ -288,24 +261,12 @@ def test_a_run_directory_in_use_or_filled_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="`resume`"):
         RunDirectory(tmp_path / "run")
     with RunDirectory(tmp_path / "run", resume=True) as run:
-        saved = run.config()
-        assert saved is not None
-        assert saved["model"] is None
+        assert run.config()["model"] is None  # type: ignore[index]
     environment = json.loads((tmp_path / "run" / "environment.json").read_text())
     assert environment["packages"]["torch"].split("+")[0] == torch.__version__.split("+")[0]
 
 
-def test_resume_needs_a_run(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no run"):
-        RunDirectory(tmp_path / "nowhere", resume=True)
-    (tmp_path / "notes.txt").write_text("not a run")
-    with pytest.raises(CheckpointError, match="is not a run"):
-        RunDirectory(tmp_path, resume=True)
-
-
 def test_json_is_sealed_as_it_will_be_read(tmp_path: Path) -> None:
-    from everyformer.system.sealed import read_json
-
     values = {"format": "f", "layers": {10: "a", 9: "b"}, "path": tmp_path, "pair": (1, 2.5)}
     write_json(tmp_path / "x.json", values)
     assert read_json(tmp_path / "x.json", "f")["layers"] == {"10": "a", "9": "b"}

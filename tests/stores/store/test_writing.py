@@ -9,16 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from datastores.store.stores import (
-    ORIGIN,
-    WIDTH,
-    content,
-    ended,
-    forked,
-    killed_at,
-    rows,
-    write,
-)
+from store_stand_ins import ORIGIN, WIDTH, content, ended, forked, killed_at, rows, write
 
 from everyformer.core.errors import (
     CheckpointError,
@@ -122,9 +113,7 @@ NAN, INF = float("nan"), float("inf")
         ([[0, 1]], [1], ShapeError, r"floats of shape \(n, 2\), not int64"),
     ],
 )
-def test_rows_that_do_not_fit_are_refused_with_their_place(
-    opened: Writer, keys: list, values: list, error: type[EveryformerError], told: str
-) -> None:
+def test_rows_that_do_not_fit_are_refused_with_their_place(opened, keys, values, error, told):
     with opened as writer:
         for as_given in (torch.tensor, lambda v: torch.tensor(v).numpy()):
             with pytest.raises(error, match=f"behind row 1: .*{told}"):
@@ -190,24 +179,17 @@ def test_what_cannot_be_begun_says_so(tmp_path: Path) -> None:
     assert not (tmp_path / "none").exists()
     with pytest.raises(DataError, match="is finished: there is nothing to continue"):
         Writer.resume(tmp_path / "done", ORIGIN)
-
-
-def test_a_store_without_rows_is_not_finished(tmp_path: Path) -> None:
-    with (
-        Writer.create(tmp_path, ORIGIN, 2) as writer,
-        pytest.raises(DataError, match="would be empty: add text to it"),
-    ):
-        writer.finish()
-    assert not is_unfinished(tmp_path)
-
-
-def test_a_store_that_was_cut_is_not_gone_on_with(tmp_path: Path) -> None:
-    with Writer.create(tmp_path, ORIGIN, 2) as writer:
-        writer.add(np.zeros((9, 2)), np.zeros(9, int))
-        writer.commit(1)
-    os.truncate(tmp_path / "rows" / "keys.bin", 10)
+    # room is looked for before anything is written
+    with pytest.raises(ResourceError, match=r"a store of 1,0.* needs [\d.,]+ TiB .* are free"):
+        Writer.create(tmp_path / "new", ORIGIN, 1024, rows=10**12)
+    assert not (tmp_path / "new").exists()
+    empty = Writer.create(tmp_path / "empty", ORIGIN, 2)
+    with empty, pytest.raises(DataError, match="would be empty: add text to it"):
+        empty.finish()
+    assert not is_unfinished(tmp_path / "empty")
+    os.truncate(tmp_path / "begun" / "rows" / "keys.bin", 1)
     with pytest.raises(CheckpointError, match=r"keys.bin was cut short"):
-        Writer.resume(tmp_path, ORIGIN)
+        Writer.resume(tmp_path / "begun", ORIGIN)
 
 
 def full_disk(work: Callable[[], object], most: int) -> None:
@@ -227,9 +209,3 @@ def test_a_full_disk_leaves_a_store_to_go_on_with(tmp_path: Path, most: int) -> 
     go_on(tmp_path / "new", {"long": 400})
     write(tmp_path / "whole", {"long": 400})
     assert content(tmp_path / "new") == content(tmp_path / "whole")
-
-
-def test_room_is_looked_for_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ResourceError, match=r"a store of 1,0.* needs [\d.,]+ TiB .* are free"):
-        Writer.create(tmp_path / "new", ORIGIN, 1024, rows=10**12)
-    assert not (tmp_path / "new").exists()
