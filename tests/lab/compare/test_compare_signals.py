@@ -69,15 +69,10 @@ def workers(folder: Path) -> Iterator[int]:
                 yield number
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stop_between_trainings_or_points_ends_what_remains(
-    number: int,
-    code: int,
-    compare: Callable[..., Compared],
-    launched: list[str],
-    monkeypatch: pytest.MonkeyPatch,
+    compare: Callable[..., Compared], launched: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = launchers.launch
+    number, code, run = signal.SIGINT, 130, launchers.launch
 
     def stopped(module: str, place: Path, stop: GracefulStop, *words: str) -> int:
         run(module, place, stop, *words)
