@@ -160,7 +160,7 @@ def test_seeds_that_see_a_difference_do_so_in_eight_of_ten_comparisons() -> None
     scatter = statistics.stdev([0.1, 0.0, 0.2])
     seeds = seeds_to_see(rows, "loss", 0.1)
     assert seeds is not None
-    draw, trials = np.random.default_rng(0), 1500
+    draw, trials = np.random.default_rng(0), 1000
     for count, enough in ((seeds, True), (seeds - 2, False)):
         found = sum(
             p_value((0.1 + scatter * draw.normal(size=count)).tolist()) < 0.05

@@ -51,7 +51,8 @@ def test_one_that_sees_the_future_is_told_before_it_is_trained_and_in_the_headli
     assert "theirs.py:leaks breaks the law of causality: output 0 moves by" in made.err
     assert "theirs.py:Net breaks" not in made.err
     headline = made.out.splitlines()[0]
-    assert "Not settled: the loss of theirs.py:leaks is not strictly autoregressive" in headline
+    leaking = "theirs.py:Batch and theirs.py:leaks"
+    assert f"Not settled: the loss of {leaking} is not strictly autoregressive" in headline
     rows = {row["member"]: row for row in made.results["rows"]}
     assert {row["status"] for row in rows.values()} == {"done"}
     assert "input 1 is another" in rows["theirs.py:leaks"]["leaks"]
