@@ -98,10 +98,7 @@ def test_printed_commands_know_it_and_a_refusal_says_how(
     ("words", "printed"),
     [
         (("info", "cum-mean"), r"^try +everyformer train cum-mean .*"),
-        (
-            ("convert", "run", "--to", "ours", "--out", "kept"),
-            r"^next +everyformer .*",
-        ),
+        (("convert", "run", "--to", "ours", "--out", "kept"), r"^next +everyformer .*"),
     ],
 )
 def test_every_command_that_is_printed_names_the_plugin(

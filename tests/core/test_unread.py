@@ -12,13 +12,7 @@ from test_bounds import OPTIONS
 import everyformer as ef
 from everyformer.cli.verbs.train import read_run
 from everyformer.core.bounds import Condition
-from everyformer.core.config import (
-    conditions,
-    converted,
-    field_defaults,
-    field_types,
-    from_dict,
-)
+from everyformer.core.config import conditions, converted, field_defaults, field_types, from_dict
 from everyformer.core.errors import ConfigError
 from option_walk import leaves
 

@@ -9,12 +9,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import (
-    ConfigError,
-    MissingExtraError,
-    ShapeError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, MissingExtraError, ShapeError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
 

@@ -20,14 +20,7 @@ from everyformer.core.errors import UnsavedError
 from everyformer.family import info, list_members
 from everyformer.lab.report.comparison import write_report
 from everyformer.lab.report.figures import FIGURES, draw_all
-from everyformer.lab.show.style import (
-    Styles,
-    inline_svg,
-    new_figure,
-    save_figure,
-    styled,
-    svg_text,
-)
+from everyformer.lab.show.style import Styles, inline_svg, new_figure, save_figure, styled, svg_text
 from report_results import made_up, many
 
 
