@@ -65,21 +65,18 @@ def test_one_that_sees_the_future_is_told_before_it_is_trained_and_in_the_headli
     assert "theirs.py:Batch breaks the law of batch" in made.err
 
 
-def test_twins_are_judged_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[str] = []
-    monkeypatch.setattr(lawful, "_broken", lambda name, causal: judged.append(name) or [])
-    names = ("attention", "theirs.py:Net@one", "theirs.py:Net@two", "theirs.py:leaks")
-    compare(*names, "--training.steps", "1")
-    assert [Path(name).name for name in judged] == ["theirs.py:Net", "theirs.py:leaks"]
-
-
-def test_one_that_cannot_be_made_fails_alone_and_no_layer_of_a_whole_one_is_timed(
+def test_twins_are_judged_once_and_one_that_cannot_be_made_fails_alone(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And no layer of a whole one is timed."""
+    judged: list[str] = []
     timed: list[list[str]] = []
     times = runs.LayerTimes
+    monkeypatch.setattr(lawful, "_broken", lambda name, causal: judged.append(name) or [])
     monkeypatch.setattr(runs, "LayerTimes", lambda c, m, f: timed.append(m) or times(c, m, f))
-    made = compare("attention", "theirs.py:Net", "theirs.py:Nett", "--training.steps", "1")
+    names = ("attention", *(f"theirs.py:{name}" for name in ("Net@one", "Net@two", "Nett")))
+    made = compare(*names, "--training.steps", "1")
+    assert [Path(name).name for name in judged] == ["theirs.py:Net"]
     assert timed == [["attention"]]
     assert made.row("attention")["status"] == "done"
     assert "has no 'Nett'; did you mean 'Net'?" in made.row("theirs.py:Nett")["error"]
