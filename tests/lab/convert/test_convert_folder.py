@@ -50,14 +50,11 @@ def rewrite(folder: Path, change_of: Any, file: str = "model.safetensors") -> di
 # Fields
 
 
-@pytest.mark.parametrize(
-    ("name", "field"),
-    [
-        *((name, "output_scale") for name in ("LlamaForCausalLM", "BertForMaskedLM", *SMALL)),
-        ("LlamaForCausalLM", "attn_logit_softcapping"),
-        ("GPT2LMHeadModel", "auto_map"),
-    ],
-)
+UNKNOWN = [(name, "output_scale") for name in ("LlamaForCausalLM", "BertForMaskedLM", *SMALL)]
+UNKNOWN += [("LlamaForCausalLM", "attn_logit_softcapping"), ("GPT2LMHeadModel", "auto_map")]
+
+
+@pytest.mark.parametrize(("name", "field"), UNKNOWN)
 def test_fields_that_nothing_knows_are_refused_by_name(
     name: str, field: str, tmp_path: Path
 ) -> None:
@@ -145,9 +142,6 @@ def test_configs_as_they_were_released_are_read(name: str, tmp_path: Path) -> No
         assert model.config.genes["mixer"].options["attention_dropout"] == 0.1
 
 
-# The comparison
-
-
 def test_what_no_field_tells_is_found_by_comparing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -205,15 +199,15 @@ def test_positions_count_real_tokens_wherever_the_padding_is(name: str, tmp_path
 # Files
 
 
+@torch.no_grad()
 def logits(model: Any, tokens: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(tokens).logits
+    return model(tokens).logits
 
 
 @pytest.mark.parametrize(
     ("beside", "shards"),
-    [("consolidated", None), ("model_ema", "10KB"), ("z-old", None), ("adapter_model", "10KB"),
-     ("model-00009-of-00009", None), ("model-00009-of-00009", "10KB")],
+    [("consolidated", None), ("z-old", None), ("adapter_model", "10KB"), ("model_ema", "10KB"),
+     *(("model-00009-of-00009", shards) for shards in (None, "10KB"))],
 )  # fmt: skip
 def test_files_beside_the_model_are_named_and_left_out(
     beside: str, shards: str | None, tmp_path: Path
@@ -249,9 +243,7 @@ def test_a_folder_that_does_not_say_which_files_are_the_model_is_refused(tmp_pat
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="10KB")
     for path in (tmp_path / "parts").glob("model*"):
         path.rename(tmp_path / path.name)
-    with pytest.raises(
-        CheckpointError, match=r"two models, model.safetensors and the files of mod"
-    ):
+    with pytest.raises(CheckpointError, match=r"two models, .*safetensors and the files of m"):
         import_checkpoint(tmp_path)
     whole.unlink()
     import_checkpoint(tmp_path)
