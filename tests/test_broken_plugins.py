@@ -262,6 +262,9 @@ def test_two_plugins_of_one_name_are_refused(
     assert re.search(
         rf"two classes are called 'mine': N \({other}, line \d+\) and M \({plugin}", line
     )
+    # with --debug an end of the program has a traceback
+    with pytest.raises(RuntimeError, match=r"is imported: .* the program was ended"):
+        main(["list", "--debug", "--plugin", written(plugin, CLASS, f"sys.exit(0)\n{CLASS}")])
 
 
 def test_a_plugin_called_like_that_of_a_package_is_refused(
@@ -357,12 +360,6 @@ def test_a_training_of_it_ends_with_1_and_its_name(
     err = capsys.readouterr().err
     assert re.search(expected(plugin, said), err.splitlines()[-1])
     assert "Traceback" not in err
-
-
-def test_with_debug_an_end_of_the_program_has_a_traceback(plugin: Path) -> None:
-    spec = written(plugin, CLASS, f"sys.exit(0)\n{CLASS}")
-    with pytest.raises(RuntimeError, match=r"is imported: .* the program was ended"):
-        main(["list", "--debug", "--plugin", spec])
 
 
 def test_our_own_faults_stay_ours() -> None:

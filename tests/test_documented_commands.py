@@ -8,6 +8,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from documented import (
 )
 from everyformer.checks.verify import FULL, LAWS
 from everyformer.cli import main
+from everyformer.core import plugins
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
 from everyformer.lab.experiments.base import find
@@ -55,9 +57,7 @@ if importlib.util.find_spec("llama_cpp") is None:
 """how a command begins -> why it is parsed, but not run"""
 BROKEN = {"verify mymodel.py:Net hf:gpt2"}
 """commands that end with 1: a law is broken, GPT-2 of transformers names no limit of lengths"""
-BEFORE = {
-    "docs/datastores.md": ["train transformer-xl --data mytext.txt"],
-}
+BEFORE = {"docs/datastores.md": ["train transformer-xl --data mytext.txt"]}
 """page -> commands whose results its own take for granted"""
 COPIES = dict.fromkeys(("runs/gtrxl-1", "runs/gtrxl-2", "runs/without-memory"), "runs/gtrxl")
 """a run of the reader's own -> the run of the page that stands for it"""
@@ -67,6 +67,9 @@ STARTS = {
     "runs/bert": {"member": "bert", "task": "mlm"},
 }
 """runs that others start from, where they are not of rope"""
+
+OFFERED = cache(plugins.entry_points)
+"""what packages offer, looked up once"""
 
 pytestmark = pytest.mark.usefixtures("forgotten")
 
@@ -100,6 +103,7 @@ def read(
 ) -> Callable[[Sequence[str]], str]:
     """Reads words as their verb does, without doing anything; gives what is wrong, or nothing."""
     monkeypatch.chdir(saved)
+    monkeypatch.setattr(plugins, "entry_points", OFFERED)
 
     def read(words: Sequence[str]) -> str:
         capsys.readouterr()
@@ -173,10 +177,7 @@ def test_a_wrong_command_is_noticed(words: str, read: Callable[[Sequence[str]], 
 @pytest.mark.full("runs every documented command")
 @pytest.mark.parametrize("page", [p for p in PAGES if COMMANDS[p] and p not in ELSEWHERE])
 def test_commands_of_a_page_run_one_after_the_other(
-    page: str,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
+    page: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_stand_ins(tmp_path, page)
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,7 @@
 
 import ast
 import importlib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -34,10 +35,11 @@ def modules_read(tree):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@cache
 def helper_of(name):
     """The package of the first module in a dotted name that begins with an underscore, if any."""
     parts = name.split(".")
-    for n, part in enumerate(parts):
+    for n, part in enumerate(parts if parts[0] in ("everyformer", "sequence_laws") else ()):
         path = SOURCE.joinpath(*parts[: n + 1])
         if part.startswith("_") and (path.is_dir() or path.with_suffix(".py").exists()):
             return ".".join(parts[:n])

@@ -71,6 +71,9 @@ def test_every_verb_knows_it(mine: Path, capsys: pytest.CaptureFixture[str]) -> 
     ):
         assert main([*words, *plugin]) == 0
         assert said in capsys.readouterr().out
+    assert main(["verify", "--position", "sow", *plugin]) == 2
+    told = capsys.readouterr().err
+    assert re.search(r"unknown position 'sow'; did you mean 'saw'.*--plugin or ef.register", told)
 
 
 def test_it_computes_what_it_says(mine: Path) -> None:
@@ -179,14 +182,6 @@ def test_what_cannot_be_a_position_is_refused_when_it_is_read(
     told = capsys.readouterr().err
     assert re.search(said, told), told
     assert "Traceback" not in told
-
-
-def test_a_position_that_does_not_exist_says_how_one_is_known(
-    mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["verify", "--position", "sow", "--plugin", "mine.py:Saw"]) == 2
-    told = capsys.readouterr().err
-    assert re.search(r"unknown position 'sow'; did you mean 'saw'.*--plugin or ef.register", told)
 
 
 def test_a_position_and_a_mixer_have_different_names(mine: Path) -> None:

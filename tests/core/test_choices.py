@@ -25,9 +25,7 @@ def test_a_repetition_inside_another_ends_where_it_ends():
     with pytest.raises(ZeroDivisionError), keep_choices():
         choose(lambda: 1 / 0)
     assert int(choose(lambda: torch.tensor(3))) == 3
-
-
-def test_what_is_made_again_is_repeated_as_often_as_it_is():
+    # what is made again is repeated as often as it is
     first, later = recomputed()
     with first:
         kept = [choose(lambda n=n: torch.tensor(n)) for n in range(2)]

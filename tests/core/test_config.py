@@ -40,9 +40,7 @@ WRONG = [
 def test_wrong_values_say_what_was_expected(values, message):
     with pytest.raises(ConfigError, match=message):
         from_dict(AttentionOptions, values)
-
-
-def test_none_is_refused_where_it_is_no_choice():
+    # none is refused where it is no choice
     with pytest.raises(ConfigError, match=r"`longformer.window` must be int \| tuple.*, not None"):
         create_mixer("longformer", width=16, heads=2, window=None)
     assert create_mixer("attention", width=16, heads=2, window=None).options.window is None
@@ -76,6 +74,7 @@ CLASHES = [
     ({"position": "rope", "width": 12}, "even number"),
     ({"pooling": "class"}, "pooling='class'.*causal=True"),
     ({"causal": False}, "`causal=False` would leak"),
+    ({"mixer": "aft-full", "position": "rope"}, r"position 'rope'.*mixer 'aft-full'"),
 ]
 
 
@@ -83,8 +82,3 @@ CLASHES = [
 def test_contradictions_are_refused_when_the_model_is_built(options, message):
     with pytest.raises(ConfigError, match=message):
         create_model("attention", **{"width": 32, "heads": 4, **options})
-
-
-def test_rope_and_an_attention_free_mixer_are_refused_with_both_named():
-    with pytest.raises(ConfigError, match=r"position 'rope'.*mixer 'aft-full'"):
-        create_model("aft-full", position="rope")

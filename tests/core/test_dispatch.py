@@ -114,11 +114,11 @@ def test_hidden_cells_of_a_picture_are_told():
         mixer(x, mask=Mask(padding_mask=padding_mask, grid=(18, 18)))
 
 
-@pytest.mark.parametrize("member", ["longformer", "alibi", "linear"])
+@pytest.mark.parametrize("member", ["longformer", "linear"])
 def test_doctor_shows_the_ways_of_a_member(member, capsys):
     assert main(["doctor", member, "--length", "300", "--json"]) == 0
     calls = json.loads(capsys.readouterr().out)
     assert {"evaluated", "compiled"} <= calls.keys()
-    expected = {"longformer": "sparse attention", "alibi": "softmax attention", "linear": "mixer"}
+    expected = {"longformer": "sparse attention", "linear": "mixer"}
     assert calls["evaluated"][0]["engine"] == expected[member]
     assert ("with dropout" in calls) == (member != "linear")

@@ -29,6 +29,10 @@ def test_positions_count_the_real_tokens_before(padding_mask, expected):
 def test_positions_restart_in_every_document():
     documents = torch.tensor([[3, 3, 3, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
     assert document_positions(documents).tolist() == [[0, 1, 2, 0, 1, 0], [0, 0, 1, 2, 3, 4]]
+    # an id that comes again is another document
+    ids = torch.tensor([[0, 0, 1, 1, 0]])
+    assert runs_of(ids).tolist() == [[0, 0, 1, 1, 2]]
+    assert document_positions(ids).tolist() == [[0, 1, 0, 1, 0]]
 
 
 def test_ids_of_padding_begin_no_document():
@@ -39,12 +43,6 @@ def test_ids_of_padding_begin_no_document():
         [0, 1, 2, 2, 0, 1, 1, 1],
         [0, 0, 1, 2, 2, 0, 0, 0],
     ]
-
-
-def test_an_id_that_comes_again_is_another_document():
-    ids = torch.tensor([[0, 0, 1, 1, 0]])
-    assert runs_of(ids).tolist() == [[0, 0, 1, 1, 2]]
-    assert document_positions(ids).tolist() == [[0, 1, 0, 1, 0]]
 
 
 RUNS = [[0, 1, 1, 1, 1], [5, 5, 2, 4, 4], [0, 0, 1, 1, 0], [1, 2, 3, 4, 5], [7] * 5]
@@ -73,6 +71,8 @@ def test_lengths_become_flags():
     assert mask.padding_mask.int().tolist() == [[1, 1, 0], [0, 0, 0], [1, 1, 1]]
     with pytest.raises(ShapeError, match="lengths must be"):
         Mask.from_lengths(torch.tensor([1.5]), 3)
+    with pytest.raises(ShapeError, match="one flag per token"):
+        positions_of(2, 6, Mask(padding_mask=torch.ones(2, 5).bool()), None, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("name", ["aft-simple", "gmlp"])
@@ -80,15 +80,7 @@ def test_a_part_that_a_member_cannot_honour_is_refused(name):
     mixer = create_mixer(name, width=8, heads=2, max_length=8)
     with pytest.raises(UnsupportedError, match=r"cannot honour.*bias"):
         mixer(torch.randn(1, 4, 8), mask=Mask(bias=torch.zeros(4, 4)))
-
-
-def test_what_is_told_for_a_compiler_is_no_part_to_honour():
-    flags = torch.ones(1, 3, dtype=torch.bool)
-    mask = Mask(global_tokens=flags, prefix=3)
+    # what is told for a compiler is no part to honour
+    mask = Mask(global_tokens=torch.ones(1, 3, dtype=torch.bool), prefix=3)
     assert mask.parts() == ["global_tokens"]
     mask.require("a mixer", frozenset({"global_tokens"}))
-
-
-def test_flags_of_other_tokens_give_no_positions():
-    with pytest.raises(ShapeError, match="one flag per token"):
-        positions_of(2, 6, Mask(padding_mask=torch.ones(2, 5).bool()), None, torch.device("cpu"))

@@ -16,13 +16,6 @@ def held_state(batch=3):
     return mixer, mixer(x, state=mixer.init_state(batch)).state
 
 
-def test_a_state_counts_tokens_and_bytes():
-    _, state = held_state()
-    assert state.position.tolist() == [5, 5, 5]
-    per_row = 5 * (8 + 8) * 4 + 8
-    assert state.nbytes == 3 * per_row
-
-
 def test_a_reset_of_the_wrong_shape_is_refused():
     _, state = held_state()
     wrong = (torch.tensor([True]), torch.tensor([1, 0, 1]), torch.ones(3, 1, dtype=torch.bool))
@@ -32,19 +25,22 @@ def test_a_reset_of_the_wrong_shape_is_refused():
 
 
 def test_reset_clears_only_the_rows_asked_for_and_keeps_the_original():
-    _, state = held_state()
+    mixer, state = held_state()
+    assert state.nbytes == 3 * (5 * (8 + 8) * 4 + 8)
     cleared = state.reset(torch.tensor([False, True, False]))
     assert cleared.position.tolist() == [5, 0, 5]
     assert not cleared.padding_mask[1].any()
     assert cleared.padding_mask[0].all()
     assert state.position.tolist() == [5, 5, 5]
-
-
-def test_reorder_picks_repeats_and_drops_rows():
-    _, state = held_state()
+    # rows are picked, repeated and dropped
     picked = state.reorder(torch.tensor([2, 2, 0, 1]))
     assert torch.equal(picked.keys[0], state.keys[2])
     assert picked.position.shape == (4,)
+    # an old state stays valid after it was continued
+    x = torch.randn(3, 1, 8)
+    first = mixer(x, state=state).y
+    mixer(torch.randn(3, 3, 8), state=state)
+    assert torch.equal(mixer(x, state=state).y, first)
 
 
 def test_detach_reset_and_dtype_change_reach_every_layer():
@@ -80,14 +76,6 @@ def test_a_state_with_room_is_extended_in_place_and_two_continuations_do_not_dis
         swapped = mixer(xs[2], state=first.state.reorder(torch.tensor([1, 0]))).y
         direct = mixer(xs[2].flip(0), state=first.state).y
         torch.testing.assert_close(swapped.flip(0), direct)
-
-
-def test_an_old_state_stays_valid_after_it_was_continued():
-    mixer, state = held_state(1)
-    x = torch.randn(1, 1, 8)
-    first = mixer(x, state=state).y
-    mixer(torch.randn(1, 3, 8), state=state)
-    assert torch.equal(mixer(x, state=state).y, first)
 
 
 @pytest.mark.parametrize("name", sorted(set(MIXERS.names()) - {"etc", "by-head"}))

@@ -1,6 +1,5 @@
 """An option that only one form of its part reads is refused beside another form."""
 
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -12,13 +11,7 @@ from test_bounds import OPTIONS
 import everyformer as ef
 from everyformer.cli.verbs.train import read_run
 from everyformer.core.bounds import Condition
-from everyformer.core.config import (
-    conditions,
-    converted,
-    field_defaults,
-    field_types,
-    from_dict,
-)
+from everyformer.core.config import conditions, converted, field_defaults, field_types, from_dict
 from everyformer.core.errors import ConfigError
 from option_walk import leaves
 
@@ -95,14 +88,10 @@ def test_flags_of_another_form_are_refused(words: str, said: str) -> None:
     assert said in str(caught.value)
 
 
-def test_files_of_another_form_are_refused(tmp_path: Any) -> None:
-    path = tmp_path / "run.toml"
-    path.write_text('member = "attention"\n[model.pixels]\nmixtures = 3\n')
-    assert tomllib.loads(path.read_text())["model"]
-    with pytest.raises(ConfigError, match="'mixtures=3' is read with output"):
-        read_run(["--config", str(path)])
-
-
-def test_a_model_is_refused_with_options_of_another_form() -> None:
+def test_models_and_files_of_another_form_are_refused(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"`start=0\.5` is read with dynamic=False alone"):
         ef.create_model("adaptive-span", width=8, layers=1, heads=2, start=0.5, dynamic=True)
+    path = tmp_path / "run.toml"
+    path.write_text('member = "attention"\n[model.pixels]\nmixtures = 3\n')
+    with pytest.raises(ConfigError, match="'mixtures=3' is read with output"):
+        read_run(["--config", str(path)])

@@ -72,19 +72,13 @@ def test_decoder_equals_its_own_attention(name):
             real = mask.bool() if given is not None else slice(None)
             torch.testing.assert_close(got[real], expected[real], rtol=0, atol=tolerance)
 
-
-@pytest.mark.parametrize("name", DECODERS)
-@pytest.mark.parametrize("search", [{}, {"num_beams": 3}, {"cache_implementation": "static"}],
-                         ids=["greedy", "beams", "static cache"])  # fmt: skip
-def test_generation_equals_its_own_attention(name, search):
-    oracle, dtype, _ = ORACLES[name]
-    model, (tokens, mask) = made(DECODERS[name], dtype), batch()
     call = {"attention_mask": mask, "max_new_tokens": 8, "min_new_tokens": 8, "do_sample": False,
-            "disable_compile": True, **search}  # fmt: skip
-    model.set_attn_implementation(oracle)
-    expected = model.generate(tokens, **call)
-    model.set_attn_implementation(NAME)
-    assert torch.equal(model.generate(tokens, **call), expected)
+            "disable_compile": True}  # fmt: skip
+    for search in ({}, {"num_beams": 3}, {"cache_implementation": "static"}):
+        model.set_attn_implementation(oracle)
+        expected = model.generate(tokens, **call, **search)
+        model.set_attn_implementation(NAME)
+        assert torch.equal(model.generate(tokens, **call, **search), expected)
 
 
 @pytest.mark.parametrize("build", [

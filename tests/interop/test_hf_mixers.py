@@ -9,10 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from everyformer.core.errors import (
-    ConfigError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
 

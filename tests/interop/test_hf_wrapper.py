@@ -9,12 +9,7 @@ import pytest
 import torch
 
 import everyformer as ef
-from everyformer.core.errors import (
-    ConfigError,
-    MissingExtraError,
-    ShapeError,
-    UnsupportedError,
-)
+from everyformer.core.errors import ConfigError, MissingExtraError, ShapeError, UnsupportedError
 
 transformers = pytest.importorskip("transformers")
 
@@ -111,7 +106,7 @@ def test_generation_with_a_state_equals_recomputation_and_our_own(member):
     assert torch.equal(got[1:, 4:], alone)
 
 
-@pytest.mark.parametrize("member", ["gpt", "aft-conv", "gmlp"])
+@pytest.mark.parametrize("member", ["gpt", "gmlp"])
 def test_beams_with_a_state_equal_beams_without(member):
     wrapped = hf.EveryformerForCausalLM.wrap(model_of(member))
     tokens, mask = padded()
@@ -206,7 +201,7 @@ def test_in_training_the_loss_is_the_models_own_and_reaches_all_weights(member):
 
 
 @pytest.mark.parametrize("member", ["adaptive-span", "attention", "universal"])
-@pytest.mark.parametrize("pieces", [2, 4])
+@pytest.mark.parametrize("pieces", [4])
 def test_pieces_of_a_batch_add_up_to_its_gradient(member, pieces):
     wrapped = hf.EveryformerForCausalLM.wrap(model_of(member, **OBJECTIVES[member]).double())
     wrapped.train()
@@ -273,17 +268,22 @@ def test_packed_documents_stay_apart_in_a_graph():
 
 def test_their_trainer_smooths_the_labels_of_a_causal_model(tmp_path):
     """Labels that are not moved by one teach a model to say what it reads."""
-    wrapped = hf.EveryformerForCausalLM.wrap(model_of(vocabulary=8)).train()
+    pytest.importorskip("accelerate", reason="Trainer needs accelerate")
+    wrapped = hf.EveryformerForCausalLM.wrap(model_of("aft-simple", vocabulary=8)).train()
     tokens = (torch.arange(12) * 3 + torch.arange(4)[:, None]) % 8
     rows = [{"input_ids": row, "labels": row} for row in tokens]
     options = transformers.TrainingArguments(
-        tmp_path, max_steps=60, learning_rate=1e-2, label_smoothing_factor=0.1, report_to=[],
-        per_device_train_batch_size=4, use_cpu=True, disable_tqdm=True, save_strategy="no",
-        logging_strategy="no",
+        str(tmp_path), max_steps=60, learning_rate=1e-2, label_smoothing_factor=0.1, report_to=[],
+        per_device_train_batch_size=2, gradient_accumulation_steps=2, use_cpu=True,
+        activation_checkpointing=True, disable_tqdm=True, save_strategy="steps", save_steps=60,
+        logging_strategy="no", dataloader_pin_memory=False,
     )  # fmt: skip
     transformers.Trainer(wrapped, options, train_dataset=rows).train()
-    said = wrapped.eval()(tokens).logits.argmax(-1)
-    assert (said[:, :-1] == tokens[:, 1:]).float().mean() > 0.9
+    assert wrapped.model.stack.checkpointing
+    said = wrapped.eval()(tokens).logits
+    assert (said.argmax(-1)[:, :-1] == tokens[:, 1:]).float().mean() > 0.9
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-60")
+    torch.testing.assert_close(loaded(tokens).logits, said)
 
 
 @pytest.mark.parametrize(
@@ -330,24 +330,6 @@ def test_more_tokens_in_the_vocabulary_are_saved_and_loaded(tmp_path):
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     assert loaded(tokens_of()).logits.shape == (2, 9, 33)
     assert torch.equal(loaded(tokens_of()).logits, wrapped(tokens_of()).logits)
-
-
-def test_trainer_lowers_the_loss(tmp_path):
-    pytest.importorskip("accelerate", reason="Trainer needs accelerate")
-    wrapped = hf.EveryformerForCausalLM.wrap(model_of("aft-simple"))
-    rows = [{"input_ids": row, "labels": row} for row in tokens_of(4)]
-    options = transformers.TrainingArguments(
-        str(tmp_path), max_steps=2, learning_rate=1e-2, per_device_train_batch_size=2,
-        gradient_accumulation_steps=2, activation_checkpointing=True, use_cpu=True, report_to=[],
-        save_strategy="steps", save_steps=2, disable_tqdm=True, dataloader_pin_memory=False,
-    )  # fmt: skip
-    before = wrapped(tokens_of(4), labels=tokens_of(4)).loss
-    transformers.Trainer(wrapped, options, train_dataset=rows).train()
-    assert wrapped.model.stack.checkpointing
-    after = wrapped.eval()(tokens_of(4), labels=tokens_of(4)).loss
-    assert after < before
-    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "checkpoint-2")
-    torch.testing.assert_close(loaded(tokens_of()).logits, wrapped(tokens_of()).logits)
 
 
 def test_without_transformers_the_extra_is_named(monkeypatch):

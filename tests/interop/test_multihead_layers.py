@@ -8,6 +8,7 @@ from torch import nn
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
+from helpers import covering
 
 B, L, S = 3, 5, 7
 NESTED = "ignore:The PyTorch API of nested tensors:UserWarning"
@@ -32,16 +33,13 @@ def encoder(member, *, batch_first=True, late=True, causal=False, heads=4, **opt
 
 
 @pytest.mark.filterwarnings(NESTED)
-@pytest.mark.parametrize("batch_first", [True, False])
-@pytest.mark.parametrize("late", [True, False])
-@pytest.mark.parametrize(
-    ("member", "causal"),
-    [("attention", False), ("attention", True), ("aft-local", False), ("aft-conv", True),
-     ("gmlp", True), ("amlp", False)],
+@covering(
+    case=[("attention", False), ("attention", True), ("aft-local", False), ("aft-conv", True),
+          ("gmlp", True), ("amlp", False)],
+    late=[True, False], batch_first=[True, False],
 )  # fmt: skip
-def test_unmodified_encoder_gives_the_same_in_training_and_in_inference(
-    member, causal, late, batch_first
-):
+def test_unmodified_encoder_gives_the_same_in_training_and_in_inference(case, late, batch_first):
+    member, causal = case
     theirs, ours = encoder(member, batch_first=batch_first, late=late, causal=causal, max_length=9)
     x = torch.randn(B, L, 16)
     padding = torch.arange(L) >= torch.tensor([L, 3, 1])[:, None]

@@ -17,7 +17,10 @@ def not_zero(*sizes):
     assert max(map(float, sizes)) > 1e-6
 
 
-@pytest.mark.parametrize("classes", [(), (1,), (5,), (12,), (16,)])
+MORE = [pytest.param(n, marks=pytest.mark.full("seconds each")) for n in ((1,), (5,), (16,))]
+
+
+@pytest.mark.parametrize("classes", [(), (12,), *MORE])
 def test_a_model_that_pools_is_judged_as_what_it_is(classes):
     """Outputs (B,) and (B, C), also of as many classes as there are inputs at some length."""
 

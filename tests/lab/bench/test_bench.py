@@ -39,8 +39,7 @@ def here(asked: Point, options: dict[str, Any] | None = None, **setting: Any) ->
     return point
 
 
-@pytest.mark.parametrize("length", [8, 24])
-@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize(("length", "width"), [(8, 32), (24, 16)])
 def test_operations_of_fused_attention_equal_a_count_by_hand(length: int, width: int) -> None:
     projections = 4 * 2 * length * width * width
     products = 2 * 2 * length * length * width
@@ -90,9 +89,6 @@ def test_the_limit_is_the_larger_of_beginning_and_reading(
     counter = Counter()
     counter.operations, counter.read = operations, read
     assert least_seconds(counter, "cpu") == pytest.approx(1.0 if least is None else least)
-
-
-def test_the_limit_stands_beside_the_time_of_a_token() -> None:
     point = Point("attention", 9, work="decode", seconds=3e-3, quartiles=(2e-3, 4e-3), limit=1e-3)
     assert "1.000 (3.0x)" in render([point])
 
@@ -172,17 +168,21 @@ def test_the_rotations_of_a_peer_move_with_it() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")  # of what it warns where there is no GPU
-def test_a_peer_whose_kernels_are_for_gpus_says_so_elsewhere() -> None:
+def test_a_peer_whose_kernels_are_for_gpus_says_so_elsewhere(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with monkeypatch.context() as patch:  # an absent one names its extra
+        patch.setitem(sys.modules, "aft_pytorch", None)
+        point = here(Point("aft-full", 12, "aft-pytorch"), causal=False)
+    assert point.status == "refused"
+    assert "pip install 'everyformer[peers]'" in point.detail
+    with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
+        bench(["gmpl"], [8])
+    with pytest.raises(ConfigError, match="nothing to measure"):
+        bench(["gmlp"], [])
     pytest.importorskip("fla")
     point = here(Point("linear", 12, "flash-linear-attention"), causal=True)
     assert (point.status, "--device cuda" in point.detail) == ("refused", True)
-
-
-def test_an_absent_peer_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "aft_pytorch", None)
-    point = here(Point("aft-full", 12, "aft-pytorch"), causal=False)
-    assert point.status == "refused"
-    assert "pip install 'everyformer[peers]'" in point.detail
 
 
 def dies(*given: Any, options: Any) -> None:
@@ -319,13 +319,6 @@ def test_peers_take_turns_with_the_member_whose_work_they_do() -> None:
     assert own.seconds == same.seconds != peer.seconds
 
 
-def test_wrong_questions_are_refused_before_any_process() -> None:
-    with pytest.raises(ConfigError, match="did you mean 'gmlp'"):
-        bench(["gmpl"], [8])
-    with pytest.raises(ConfigError, match="nothing to measure"):
-        bench(["gmlp"], [])
-
-
 def test_a_table_shows_ratios_and_reasons() -> None:
     shown = render(
         [
@@ -436,13 +429,12 @@ def test_calls_of_a_round_take_turns_and_short_ones_are_repeated() -> None:
         found = timing.timed({"a": lambda: "short", "b": lambda: "long"}, 1e-9, "cpu")
     assert asked[:4] == [("short", 1), ("long", 1), ("short", 4), ("long", 1)]
     assert found["a"].values == [0.0005] * 5
-
-
-def test_seconds_are_the_mean_of_repeated_calls(monkeypatch: pytest.MonkeyPatch) -> None:
+    # seconds are the mean of repeated calls
     calls: list[int] = []
     clock = iter((10.0, 16.0))
-    monkeypatch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
-    assert timing.seconds_of(lambda: calls.append(1), "cpu", repeats=3) == 2.0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+        assert timing.seconds_of(lambda: calls.append(1), "cpu", repeats=3) == 2.0
     assert len(calls) == 3
 
 

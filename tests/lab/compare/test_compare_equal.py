@@ -64,11 +64,22 @@ def test_all_members_see_the_same_batches_in_the_same_order(
 
 
 def test_a_budget_of_tokens_is_the_same_number_for_all(compare: Compare) -> None:
-    done = compare(*MEMBERS, "--budget-tokens", "300")
+    """Of a comparison that is in a file, and prints JSON alone."""
+    sizes = "[model]\nwidth = 16\nlayers = 1\nheads = 2\n[training]\nbatch = 4\nthreads = 1\n"
+    Path("all.toml").write_text(
+        f'members = {[*MEMBERS]}\noptions = ["gmlp.spatial=toeplitz"]\nlengths = []\n'
+        f'[data]\nsource = "text.txt"\nlength = 16\n{sizes}budget_tokens = 300\n',
+        encoding="utf-8",
+    )
+    done = compare("--config", "all.toml", "--json", small=False)
+    assert done.code == 0, done.err
     # batches have 4 x 16 tokens: five of them are the first to reach 300
     assert [(run["tokens"], run["steps"]) for run in done.results["runs"]] == [(320, 5)] * 3
     scored = {run["evaluation"]["scored"] for run in done.results["runs"]}
     assert len(scored) == 1
+    assert {row["member"] for row in json.loads(done.out)["rows"]} == {*MEMBERS}
+    assert "[1 of 3] attention-seed0" in done.err
+    assert done.job("runs/gmlp-seed0")["run"]["mixer"]["spatial"] == "toeplitz"
 
 
 def test_a_budget_of_operations_is_kept_to_within_a_step(compare: Compare) -> None:
@@ -91,24 +102,20 @@ def test_a_member_learns_the_same_as_alone(compare: Compare, tree: Any) -> None:
 
 
 def test_parameters_are_matched_within_a_tenth(compare: Compare) -> None:
-    done = compare(*MEMBERS, "--steps", "1", "--match", "parameters", "--width", "64")
+    """One that cannot be matched fails alone; options of one member reach that member alone."""
+    options = ("--options", "aft-conv.expansion=400.0", "aft-local.window=3")
+    members = (*MEMBERS, "aft-conv")
+    done = compare(*options, *members, "--steps", "1", "--match", "parameters", "--width", "64")
+    assert done.code == 1
     assert done.row("attention")["parameter_ratio"] == 1
     for member in ("aft-local", "gmlp"):
         assert 0.9 <= done.row(member)["parameter_ratio"] <= 1.1
-    widths = {
-        run["member"]: done.job(run["folder"])["run"]["model"]["width"]
-        for run in done.results["runs"]
-    }
-    assert widths["attention"] == 64
-    assert widths["gmlp"] != 64
-
-
-def test_a_size_that_cannot_be_matched_fails_that_member_alone(compare: Compare) -> None:
-    options = ("--options", "aft-local.expansion=400.0")
-    done = compare("attention", "aft-local", *options, "--steps", "1", "--match", "parameters")
-    assert done.code == 1
-    assert done.row("attention")["status"] == "done"
-    assert "no width comes within 10%" in done.row("aft-local")["error"]
+    jobs = {run["member"]: done.job(run["folder"])["run"] for run in done.results["runs"]}
+    assert jobs["attention"]["model"]["width"] == 64
+    assert jobs["gmlp"]["model"]["width"] != 64
+    assert [jobs[name]["mixer"]["window"] for name in ("attention", "aft-local")] == [None, 3]
+    assert {done.row(member)["status"] for member in MEMBERS} == {"done"}
+    assert "no width comes within 10%" in done.row("aft-conv")["error"]
 
 
 def test_the_best_learning_rate_of_the_grid_is_kept(compare: Compare, launched: list[str]) -> None:
@@ -122,16 +129,6 @@ def test_the_best_learning_rate_of_the_grid_is_kept(compare: Compare, launched: 
     assert "The best learning rate of gmlp is 0.03, the largest tried; try 1e-1, 3e-1" in done.out
     assert [line["lr"] for line in done.table()] == ["0.03", "0.03"]
     assert launched == ["gmlp-seed0-lr1e-09", "gmlp-seed0-lr0.03", "gmlp-seed1-lr0.03"]
-
-
-def test_options_of_one_member_reach_that_member_alone(compare: Compare) -> None:
-    words = ("--options", "aft-local.window=3", "gmlp.spatial=toeplitz", *MEMBERS)
-    done = compare(*words, "--steps", "1")
-    assert done.code == 0, done.err
-    job = done.job("runs/aft-local-seed0")
-    assert job["run"]["mixer"]["window"] == 3
-    assert done.job("runs/gmlp-seed0")["run"]["mixer"]["spatial"] == "toeplitz"
-    assert done.job("runs/attention-seed0")["run"]["mixer"]["window"] is None
 
 
 @pytest.mark.usefixtures("steps_timed")
@@ -170,24 +167,6 @@ def test_everything_is_on_record(compare: Compare, monkeypatch: pytest.MonkeyPat
     assert results["command"] == shlex.join(["everyformer", "compare", *words])
 
 
-def test_json_is_all_that_stands_on_stdout(compare: Compare) -> None:
-    done = compare("gmlp", "--steps", "1", "--json")
-    assert json.loads(done.out)["rows"][0]["member"] == "gmlp"
-    assert "[1 of 1] gmlp-seed0" in done.err
-
-
-def test_a_whole_comparison_from_a_file(compare: Compare, tree: Any) -> None:
-    (tree / "all.toml").write_text(
-        'members = ["gmlp", "attention"]\noptions = ["gmlp.spatial=toeplitz"]\nlengths = []\n'
-        '[data]\nsource = "text.txt"\nlength = 16\n[model]\nwidth = 16\nlayers = 1\nheads = 2\n'
-        "[training]\nsteps = 2\nbatch = 4\nthreads = 1\n",
-        encoding="utf-8",
-    )
-    done = compare("--config", "all.toml", small=False)
-    assert done.code == 0, done.err
-    assert {run["steps"] for run in done.results["runs"]} == {2}
-
-
 def test_pictures_are_compared_by_accuracy(compare: Compare) -> None:
     words = ("--steps", "2", "--training.evaluate-sequences", "16")
     done = compare("vit", "gmlp", *words, "--data", "digits", "--length", "16")
@@ -216,12 +195,12 @@ def test_the_python_call_gives_what_the_files_hold(
     assert held["rows"] == json.loads(json.dumps(done.rows))
 
 
-@pytest.mark.parametrize("degrees", [*range(1, 40), 99, 100, 999, 1000])
-def test_quantiles_are_students(degrees: int) -> None:
+def test_quantiles_are_students() -> None:
     stats = pytest.importorskip("scipy.stats")
-    assert within(1.3, degrees) == pytest.approx(2 * stats.t.cdf(1.3, degrees) - 1, rel=1e-10)
-    assert quantile(degrees, 0.99) == pytest.approx(stats.t.ppf(0.995, degrees), rel=1e-9)
-    assert quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), rel=1e-10)
+    for n in (*range(1, 40), 99, 100, 999, 1000):
+        assert within(1.3, n) == pytest.approx(2 * stats.t.cdf(1.3, n) - 1, rel=1e-10), n
+        assert quantile(n, 0.99) == pytest.approx(stats.t.ppf(0.995, n), rel=1e-9), n
+        assert quantile(n) == pytest.approx(stats.t.ppf(0.975, n), rel=1e-10), n
 
 
 def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare) -> None:
@@ -237,18 +216,21 @@ def test_presets_that_differ_in_more_than_their_gene_are_named(compare: Compare)
     [
         ("bfloat16", "float32", "attention in bfloat16, the others in float32."),
         ("bfloat16", "bfloat16", "all in bfloat16."),
-        ("float32", "float32", "all in float32."),
+        ("float32", "none", "all in float32."),
     ],
 )
 def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_it_once(
     attention: str, gmlp: str, said: str, compare: Compare, monkeypatch: pytest.MonkeyPatch,
     steps_timed: None,
 ) -> None:  # fmt: skip
+    """One whose precision cannot be chosen fails alone."""
     chosen: dict[str, str] = {"attention": attention, "gmlp": gmlp}
     seen: list[str] = []
 
     def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
         seen.append(model.config.member)
+        if chosen[model.config.member] == "none":
+            raise MemoryError
         return chosen[model.config.member], "said so"
 
     for name in ("keep_freed_memory", "return_freed_memory"):
@@ -262,6 +244,10 @@ def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_i
     monkeypatch.setattr(precision, "slow_product", lambda *_: None)
     monkeypatch.setattr(precision, "_by_steps", choose)
     done = compare(*chosen, "--steps", "4", "--seeds", "2", "--precision", "auto")
+    if gmlp == "none":
+        assert done.row("attention")["calibrated"]["precision"] == "float32"
+        assert "gmlp" not in {r["member"] for r in done.results["rows"] if r["status"] == "ok"}
+        return
     # as trainings keep it, and in a process of its own
     kept = ["process", "keep_freed_memory", *chosen, "process", "return_freed_memory"]
     assert seen[: len(kept)] == kept
@@ -273,18 +259,3 @@ def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_i
             assert run["training"]["precision"] == kind
     told = f"trained in the precision whose steps were the faster here: {said}"
     assert told in " ".join(notes(done.results))
-
-
-def test_a_member_whose_precision_cannot_be_chosen_fails_alone(
-    compare: Compare, monkeypatch: pytest.MonkeyPatch, steps_timed: None
-) -> None:
-    def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
-        if model.config.member == "gmlp":
-            raise MemoryError
-        return "float32", "said so"
-
-    monkeypatch.setattr(precision, "slow_product", lambda *_: None)
-    monkeypatch.setattr(precision, "_by_steps", choose)
-    done = compare("attention", "gmlp", "--steps", "4", "--precision", "auto")
-    assert done.row("attention")["calibrated"]["precision"] == "float32"
-    assert "gmlp" not in {r["member"] for r in done.results["rows"] if r["status"] == "ok"}

@@ -15,7 +15,7 @@ from everyformer.cli import main
 from everyformer.core.tasks import ALL_TASKS
 from everyformer.lab.report import comparison as report
 from everyformer.lab.report import learned
-from everyformer.lab.report import pictures as pictures_of
+from everyformer.lab.show import pictures as pictures_of
 from everyformer.models.base import Model
 from helpers import every_one
 

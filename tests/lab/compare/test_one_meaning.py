@@ -188,10 +188,7 @@ def test_what_is_said_later_is_laid_over_what_was_said_before(tmp_path: Path) ->
         assert built is not None
         assert (built.width, built.layers, built.heads) == (8, layers, 4)
         assert (built.block.dropout, built.block.norm_eps) == (dropout, 0.5)
-
-
-def test_an_option_of_another_task_is_a_members_error() -> None:
-    data = load_dataset(DataConfig(source="reverse", length=8))
+    # an option of another task is a member's error
     words = ["transformer", "--model.lookahead", "0.5"]
     [candidate] = candidates(Line(CompareOptions, words, "compare").parse("", ()), data)
     assert "read in the task lm alone, and this one is 'seq2seq'" in str(candidate.error)
@@ -222,13 +219,6 @@ def test_a_comparison_in_python_goes_on_without_repeating_anything(
         ef.compare(resume=True, out="made", seeds=3)
 
 
-def test_whoever_gives_a_budget_has_chosen_it() -> None:
-    assert described(["gmlp"]).training.budget == ("seconds", 60)
-    for options in ({"training": {"steps": 5}}, {"steps": 5}):
-        assert described(["gmlp"], **options).training.budget == ("steps", 5)
-    assert described(["gmlp"], budget_tokens=7).training.budget == ("tokens", 7)
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -249,7 +239,14 @@ def test_two_budgets_are_refused(
     assert "leave one of them out" in capsys.readouterr().err
 
 
-def test_two_budgets_among_flags_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    # 60 seconds are also what holds where nothing is said
+def test_whoever_gives_a_budget_has_chosen_it(capsys: pytest.CaptureFixture[str]) -> None:
+    """60 seconds are also what holds where nothing is said."""
     assert main(["compare", "gmlp", "--budget-seconds", "60", "--steps", "5"]) == 2
     assert "--steps and --budget-seconds are both given" in capsys.readouterr().err
+    for options, budget in (
+        ({}, ("seconds", 60)),
+        ({"training": {"steps": 5}}, ("steps", 5)),
+        ({"steps": 5}, ("steps", 5)),
+        ({"budget_tokens": 7}, ("tokens", 7)),
+    ):
+        assert described(["gmlp"], **options).training.budget == budget

@@ -45,42 +45,38 @@ def theirs(tree: Path) -> None:
 def test_one_that_sees_the_future_is_told_before_it_is_trained_and_in_the_headline(
     compare: Compare,
 ) -> None:
-    made = compare("attention", "theirs.py:Net", "theirs.py:leaks", "--training.steps", "2")
+    members = ("attention", *(f"theirs.py:{name}" for name in ("Net", "leaks", "Batch")))
+    made = compare(*members, "--training.steps", "2")
     assert made.code == 0
     assert "theirs.py:leaks breaks the law of causality: output 0 moves by" in made.err
     assert "theirs.py:Net breaks" not in made.err
     headline = made.out.splitlines()[0]
-    assert "Not settled: the loss of theirs.py:leaks is not strictly autoregressive" in headline
+    leaking = "theirs.py:Batch and theirs.py:leaks"
+    assert f"Not settled: the loss of {leaking} is not strictly autoregressive" in headline
     rows = {row["member"]: row for row in made.results["rows"]}
     assert {row["status"] for row in rows.values()} == {"done"}
     assert "input 1 is another" in rows["theirs.py:leaks"]["leaks"]
     assert rows["theirs.py:Net"]["leaks"] is None
     assert rows["theirs.py:Net"]["group"] == "your own"
     assert (made.folder / "runs" / "theirs.py-leaks-seed0").is_dir()
-
-
-def test_other_laws_that_are_broken_stand_beside_the_table(compare: Compare) -> None:
-    made = compare("theirs.py:Batch", "--training.steps", "1")
-    [row] = made.results["rows"]
-    assert sum(limit.startswith("breaks the law of batch: a row a") for limit in row["limits"]) == 1
+    # other laws that are broken stand beside the table
+    limits = rows["theirs.py:Batch"]["limits"]
+    assert sum(limit.startswith("breaks the law of batch: a row a") for limit in limits) == 1
     assert "theirs.py:Batch breaks the law of batch" in made.err
 
 
-def test_twins_are_judged_once(compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged: list[str] = []
-    monkeypatch.setattr(lawful, "_broken", lambda name, causal: judged.append(name) or [])
-    names = ("attention", "theirs.py:Net@one", "theirs.py:Net@two", "theirs.py:leaks")
-    compare(*names, "--training.steps", "1")
-    assert [Path(name).name for name in judged] == ["theirs.py:Net", "theirs.py:leaks"]
-
-
-def test_one_that_cannot_be_made_fails_alone_and_no_layer_of_a_whole_one_is_timed(
+def test_twins_are_judged_once_and_one_that_cannot_be_made_fails_alone(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """And no layer of a whole one is timed."""
+    judged: list[str] = []
     timed: list[list[str]] = []
     times = runs.LayerTimes
+    monkeypatch.setattr(lawful, "_broken", lambda name, causal: judged.append(name) or [])
     monkeypatch.setattr(runs, "LayerTimes", lambda c, m, f: timed.append(m) or times(c, m, f))
-    made = compare("attention", "theirs.py:Net", "theirs.py:Nett", "--training.steps", "1")
+    names = ("attention", *(f"theirs.py:{name}" for name in ("Net@one", "Net@two", "Nett")))
+    made = compare(*names, "--training.steps", "1")
+    assert [Path(name).name for name in judged] == ["theirs.py:Net"]
     assert timed == [["attention"]]
     assert made.row("attention")["status"] == "done"
     assert "has no 'Nett'; did you mean 'Net'?" in made.row("theirs.py:Nett")["error"]

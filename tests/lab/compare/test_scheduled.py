@@ -98,6 +98,10 @@ def test_one_that_was_stopped_is_missing(
     told = compare("--collect", small=False)
     assert told.code == 2
     assert "no training of the comparison in made has ended" in told.err
+    # a job of another plan is refused
+    told = compare("gmlp", "--steps", "1", "--batch", "2", "--only", "gmlp")
+    assert told.code == 2
+    assert "was begun with other options (training.batch: 4 -> 2)" in told.err
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
@@ -122,10 +126,3 @@ def test_what_is_no_job_of_the_comparison_is_refused(
     assert said in told.err
     if "--collect" not in words:
         assert not (told.folder / "runs").exists()
-
-
-def test_a_job_of_another_plan_is_refused(compare: Compare, trained: list[str]) -> None:
-    assert compare("gmlp", "--steps", "1", "--only", "gmlp").code == 0
-    told = compare("gmlp", "--steps", "1", "--batch", "2", "--only", "gmlp")
-    assert told.code == 2
-    assert "was begun with other options (training.batch: 4 -> 2)" in told.err

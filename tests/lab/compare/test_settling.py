@@ -122,12 +122,11 @@ def test_one_of_three_things_ends_it(
     ones = np.array([0.1, -0.1, 0.05, 0.02, -0.08, 0.01])
     _, said = settled({"a": ones, "b": ones[::-1] + difference}, planned(3, 6, margin=margin))
     assert (said["ended"], len(said["best"])) == (ended, best)
-
-
-def test_members_of_one_function_need_no_more_seeds() -> None:
-    rows = [row("a", [1.0, 1.1, 1.2]), row("b", [1.0, 1.1, 1.2])]
-    for one, other in ((0, 1), (1, 0)):
-        rows[one] |= {"letters": ["a"], "same_as": [rows[other]["member"]]}
+    # members of one function need no more seeds
+    rows = [
+        row(name, [1.0, 1.1, 1.2]) | {"letters": ["a"], "same_as": [other]}
+        for name, other in ("ab", "ba")
+    ]
     said = verdict(rows, "loss", in_seconds=False, cores=2, design=planned(3, 6))
     assert said["ended"] == "winner"
 
@@ -141,12 +140,9 @@ def test_a_pair_that_was_told_apart_stays_so() -> None:
         assert (one["better"], one["apart"]) == ("a", True)
     (one,), _ = judged(late, planned())
     assert not one["apart"]
-
-
-def test_looks_share_what_may_be_erred() -> None:
+    # looks share what may be erred
     values = {"a": [1.0, 1.1, 1.0], "b": [1.3, 1.3, 1.35]}
-    (once,), _ = judged(values, planned())
-    (first,), _ = judged(values, planned(3, 6, 12))
+    (once,), (first,) = (judged(values, planned(*looks))[0] for looks in ((), (3, 6, 12)))
     assert first["probability"] == pytest.approx(3 * once["probability"])
     widths = [one["interval"][1] - one["interval"][0] for one in (once, first)]
     assert widths[1] > widths[0]
@@ -213,13 +209,6 @@ def test_the_margin_of_a_look_has_its_part_of_the_error() -> None:
 def test_what_says_nothing_is_refused(options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         check_design(CompareConfig(**options))
-
-
-@pytest.mark.parametrize("words", [("--power", "0.1"), ("--until-settled", "5")])
-def test_one_sentence_refuses_before_anything_is_read(compare: Compare, words: Any) -> None:
-    done = compare("gmlp", *words)
-    assert (done.code, done.err.count("\n")) == (2, 1)
-    assert not done.folder.exists()
 
 
 @pytest.fixture

@@ -49,9 +49,6 @@ def data() -> Any:
 )
 def test_a_twin_is_a_name_and_a_word(name: str, parts: tuple[str, str]) -> None:
     assert twin(name) == parts
-
-
-def test_a_twin_is_its_member_under_another_name() -> None:
     one, other = vars(info("attention")), vars(info("attention@again"))
     assert other == one | {"name": "attention@again"}
 
@@ -68,6 +65,8 @@ def test_a_twin_is_its_member_under_another_name() -> None:
 def test_a_name_that_is_none_is_refused(members: Any, error: Any, said: str) -> None:
     with pytest.raises(error, match=said):
         [info(name) for name in described(members).members]
+    with pytest.raises(ConfigError, match="with a member that is compared"):
+        own_options(CompareConfig(members=PAIR, options=("attention@other.window=3",)))
 
 
 def test_every_label_and_every_seed_has_numbers_of_its_own() -> None:
@@ -112,6 +111,9 @@ def test_a_comparison_of_a_member_with_itself(
     values = {tuple(done.row(name)["values"]) for name in (*PAIR, "attention@third")}
     assert len(values) == 3
     assert [done.job(f"runs/{n}-seed0")["run"]["mixer"]["window"] for n in PAIR] == [None, 3]
+    # alone it is the same as beside its member
+    alone = compare("attention@third", "--steps", "2", out="alone").runs("attention@third")[0]
+    assert alone["evaluation"] == done.runs("attention@third")[0]["evaluation"]
     assert {line["member"] for line in done.table()} == {*PAIR, "attention@third"}
     # what is one function is timed once, so that no speed is told apart
     one, third = done.row("attention"), done.row("attention@third")
@@ -121,19 +123,6 @@ def test_a_comparison_of_a_member_with_itself(
     assert launched == []
     shown = json.loads((tree / "made" / "runs" / "attention@third-seed1" / "job.json").read_text())
     assert shown["run"]["member"] == "attention@third"
-
-
-def test_a_twin_alone_is_the_same_as_beside_its_member(compare: Callable[..., Any]) -> None:
-    beside = compare(*PAIR, "--steps", "2").runs("attention@again")[0]
-    alone = compare("attention@again", "--steps", "2", out="alone").runs("attention@again")[0]
-    assert beside["evaluation"] == alone["evaluation"]
-
-
-def test_options_are_of_one_twin() -> None:
-    config = CompareConfig(members=PAIR, options=("attention@again.window=3",))
-    assert own_options(config) == {"attention@again": {"window": 3}}
-    with pytest.raises(ConfigError, match="with a member that is compared"):
-        own_options(CompareConfig(members=PAIR, options=("attention@other.window=3",)))
 
 
 def test_a_twin_stands_behind_a_flag_of_several_values(capsys: pytest.CaptureFixture[str]) -> None:

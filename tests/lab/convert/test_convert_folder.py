@@ -50,8 +50,11 @@ def rewrite(folder: Path, change_of: Any, file: str = "model.safetensors") -> di
 # Fields
 
 
-@pytest.mark.parametrize("name", ["LlamaForCausalLM", "BertForMaskedLM", *SMALL])
-@pytest.mark.parametrize("field", ["attn_logit_softcapping", "auto_map", "output_scale"])
+UNKNOWN = [(name, "output_scale") for name in ("LlamaForCausalLM", "BertForMaskedLM", *SMALL)]
+UNKNOWN += [("LlamaForCausalLM", "attn_logit_softcapping"), ("GPT2LMHeadModel", "auto_map")]
+
+
+@pytest.mark.parametrize(("name", "field"), UNKNOWN)
 def test_fields_that_nothing_knows_are_refused_by_name(
     name: str, field: str, tmp_path: Path
 ) -> None:
@@ -139,9 +142,6 @@ def test_configs_as_they_were_released_are_read(name: str, tmp_path: Path) -> No
         assert model.config.genes["mixer"].options["attention_dropout"] == 0.1
 
 
-# The comparison
-
-
 def test_what_no_field_tells_is_found_by_comparing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,15 +199,16 @@ def test_positions_count_real_tokens_wherever_the_padding_is(name: str, tmp_path
 # Files
 
 
+@torch.no_grad()
 def logits(model: Any, tokens: Tensor) -> Tensor:
-    with torch.no_grad():
-        return model(tokens).logits
+    return model(tokens).logits
 
 
-@pytest.mark.parametrize("shards", [None, "10KB"])
 @pytest.mark.parametrize(
-    "beside", ["consolidated", "model_ema", "z-old", "adapter_model", "model-00009-of-00009"]
-)
+    ("beside", "shards"),
+    [("consolidated", None), ("z-old", None), ("adapter_model", "10KB"), ("model_ema", "10KB"),
+     *(("model-00009-of-00009", shards) for shards in (None, "10KB"))],
+)  # fmt: skip
 def test_files_beside_the_model_are_named_and_left_out(
     beside: str, shards: str | None, tmp_path: Path
 ) -> None:
@@ -242,9 +243,7 @@ def test_a_folder_that_does_not_say_which_files_are_the_model_is_refused(tmp_pat
     theirs.save_pretrained(tmp_path / "parts", max_shard_size="10KB")
     for path in (tmp_path / "parts").glob("model*"):
         path.rename(tmp_path / path.name)
-    with pytest.raises(
-        CheckpointError, match=r"two models, model.safetensors and the files of mod"
-    ):
+    with pytest.raises(CheckpointError, match=r"two models, .*safetensors and the files of m"):
         import_checkpoint(tmp_path)
     whole.unlink()
     import_checkpoint(tmp_path)
@@ -267,7 +266,7 @@ def test_a_folder_that_does_not_say_which_files_are_the_model_is_refused(tmp_pat
 # Dtypes
 
 
-@pytest.mark.parametrize("low", ["embed", "layers.1.", "layers.0.self_attn", "model", "lm_head"])
+@pytest.mark.parametrize("low", ["embed", "layers.1.", "lm_head"])
 def test_the_dtype_that_the_config_says_is_that_of_all(low: str, tmp_path: Path) -> None:
     theirs_of(tmp_path)
     tensors = rewrite(tmp_path, lambda k, v: {k: v.bfloat16() if low in k else v})
@@ -299,11 +298,13 @@ def test_dtypes_that_weights_cannot_have_are_refused(said: Any, tmp_path: Path) 
 # Quantised weights
 
 
-@pytest.mark.parametrize("said", ["bfloat16", None])
 @pytest.mark.parametrize(
-    ("block", "grid"),
-    [([16, 24], (2, 2)), ([128, 128], (1, 1)), (None, ()), (None, (1,)), ([24, 1], (1, 40))],
-)
+    ("block", "grid", "said"),
+    [
+        ([16, 24], (2, 2), "bfloat16"), ([16, 24], (2, 2), None), ([128, 128], (1, 1), None),
+        (None, (), "bfloat16"), (None, (1,), None), ([24, 1], (1, 40), "bfloat16"),
+    ],
+)  # fmt: skip
 def test_weights_of_fp8_are_those_of_their_blocks_times_the_scales(
     block: list[int] | None, grid: tuple[int, ...], said: str | None, tmp_path: Path
 ) -> None:

@@ -114,8 +114,13 @@ def test_what_has_no_counterpart_is_refused():
             import_timm(vit | {name: torch.zeros(1, 1, 24)}, heads=4)
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3), (1, 2, 3, 4, 5), (70_000, 1, 1)])
-@pytest.mark.parametrize("name", gmlp_tensors())
+SHAPES = [(), (0,), (3,), (2, 0), (2, 3), (1, 2, 3, 4, 5), (70_000, 1, 1)]
+# the two blocks alike
+OF_ONE = [name for name in gmlp_tensors() if not name.startswith("blocks.1.")]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", OF_ONE)
 def test_tensors_of_any_shape_are_refused_in_one_sentence(name, shape):
     forged = gmlp_tensors() | {name: torch.zeros(shape)}
     missing = {key: value for key, value in gmlp_tensors().items() if key != name}

@@ -64,7 +64,7 @@ def multinomial(found: Sequence[int], chances: Sequence[Fraction]) -> Fraction:
 
 
 @pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize("n", [1, 2, 13, 100])
+@pytest.mark.parametrize("n", [1, 13, 100])
 def test_p_values_are_their_definitions(n: int, delta: float) -> None:
     """Of every whole total, such as 29 of 100, which floating point makes of no mean again."""
     parts = set()
@@ -105,25 +105,22 @@ def test_a_total_between_whole_numbers_is_rounded_up_in_bentkus_and_kept_in_hoef
         assert p_value(losses, delta, "hoeffding") == pytest.approx(float(square), rel=1e-12)
 
 
-@pytest.mark.parametrize("wholes", [1, 2, 3, 5])
-def test_ten_tenths_are_one(wholes: int) -> None:
+def test_ten_tenths_are_one() -> None:
     """Of which running sums make 2.0000000000000004, for Bentkus a violation more."""
-    n = 10 * wholes
-    assert p_value([0.1] * n, 0.95) == p_value(zeros_and_ones(wholes, n), 0.95)
+    for wholes in (1, 2, 3, 5):
+        n = 10 * wholes
+        assert p_value([0.1] * n, 0.95) == p_value(zeros_and_ones(wholes, n), 0.95)
 
 
-@pytest.mark.parametrize("below", [1e-8, 1e-10, 1e-12])
-@pytest.mark.parametrize("delta", [0.02, 0.3, 0.7])
-def test_a_risk_just_below_delta_has_a_p_just_below_1_and_not_above(
-    delta: float, below: float
-) -> None:
+def test_a_risk_just_below_delta_has_a_p_just_below_1_and_not_above() -> None:
     """Though h, which is about (delta - R)^2 / 2, is less than its own rounding."""
-    for kind in BOUNDED:
+    for kind, delta, below in itertools.product(BOUNDED, (0.02, 0.3, 0.7), (1e-8, 1e-10, 1e-12)):
         assert 1 - 1e-9 < p_value([delta * (1 - below)] * 500, delta, kind) <= 1
 
 
-@pytest.mark.parametrize("delta", DELTAS)
-@pytest.mark.parametrize("n", [3, 64, 500])
+@pytest.mark.parametrize(
+    ("n", "delta"), [*((n, delta) for n in (3, 64) for delta in DELTAS), (500, 0.3)]
+)
 def test_p_rises_with_the_losses_and_binomial_is_below_bentkus_below_hoeffding(
     n: int, delta: float
 ) -> None:
@@ -305,14 +302,12 @@ def test_thresholds_are_refused_before_anything_is_generated(
         fixed_sequence(thresholds, lambda _: pytest.fail("generated"), Guarantee())
 
 
-@pytest.mark.parametrize("value", [0, 1, math.nan])
-@pytest.mark.parametrize("name", ["delta", "epsilon"])
-def test_delta_and_epsilon_are_refused_with_what_they_mean(name: str, value: float) -> None:
+def test_delta_and_epsilon_are_refused_with_what_they_mean() -> None:
     meaning = "delta is the mean loss that is tolerated, epsilon the probability"
-    message = f"`{name}` must be above 0 and below 1, not .*{meaning}"
-    given = {"delta": 0.1, "epsilon": 0.1} | {name: value}
-    with pytest.raises(ConfigError, match=message):
-        Guarantee(**given)
+    for name, value in itertools.product(("delta", "epsilon"), (0, 1, math.nan)):
+        message = f"`{name}` must be above 0 and below 1, not .*{meaning}"
+        with pytest.raises(ConfigError, match=message):
+            Guarantee(**{"delta": 0.1, "epsilon": 0.1} | {name: value})
 
 
 @pytest.mark.parametrize(
@@ -336,7 +331,7 @@ def test_every_threshold_is_tried_on_the_same_prompts() -> None:
         fixed_sequence([0.9, 0.5], lambda at: [0] * (100 if at > 0.5 else 99), Guarantee())
 
 
-@pytest.mark.parametrize("n", [64, 1024])
+@pytest.mark.parametrize("n", [64, pytest.param(1024, marks=pytest.mark.full("64 is each time"))])
 def test_p_values_and_the_walk_are_those_of_mapie(n: int) -> None:
     """Means of powers of two, since MAPIE's ceiling of n x mean is one too high for others."""
     methods = pytest.importorskip("mapie.risk_control.methods")

@@ -202,6 +202,9 @@ def test_a_rate_of_its_own_and_a_loss_of_its_own_take_the_place_of_the_usual_one
     # the first step of Adam goes by the rate
     assert losses == pytest.approx([3.0, 2.5, 2.5])
     assert seen == [(0, 3), (1, 3), (2, 3)]
+    # that of lags rises and falls by equal amounts
+    rates = [memories.falling(step, 40) for step in (0, 1, 2, 3, 39)]
+    assert rates == pytest.approx([1e-3, 0.00195, 0.00285, 0.002775, 0.000075])
 
 
 class Constant(torch.nn.Module):
@@ -238,11 +241,6 @@ def test_a_training_on_data_stands_beside_counting_its_tokens():
     for _, _ in study.models({"attention": {}}, (data, 4), 1000, **how):
         pass
     assert study.beside[f"counting {data.name} (lm), nats"] == [data.counting]
-
-
-def test_the_rate_of_lags_rises_and_falls_by_equal_amounts():
-    rates = [memories.falling(step, 40) for step in (0, 1, 2, 3, 39)]
-    assert rates == pytest.approx([1e-3, 0.00195, 0.00285, 0.002775, 0.000075])
 
 
 def test_means_take_the_place_of_brackets_in_a_sentence():

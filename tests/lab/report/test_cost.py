@@ -61,6 +61,10 @@ def test_the_caption_names_the_front_where_the_order_is_settled() -> None:
     line, bars = "Line: what no other member beats in both, by these numbers", "Bars: 95% inter"
     assert captions[0].startswith(f"{line}: linear and gmlp. {bars}")
     assert captions[1].startswith(f"{line}. {bars}")
+    # a cost that one member alone has is not drawn
+    for row in results["rows"][1:]:
+        row["decode_ms"] = {}
+    assert draw_cost(results, styles_of(results), "writing") is None
 
 
 def test_of_many_colours_are_the_families_and_the_front_is_named() -> None:
@@ -74,10 +78,3 @@ def test_of_many_colours_are_the_families_and_the_front_is_named() -> None:
     costs = {name: (-row["tokens_per_second"], row["quality"]) for name, row in rows.items()}
     named = {text.get_text() for text in drawing.figure.axes[0].texts}
     assert named == {*front(costs), "attention"}
-
-
-def test_a_cost_that_one_member_alone_has_is_not_drawn() -> None:
-    results = _three()
-    for row in results["rows"][1:]:
-        row["decode_ms"] = {}
-    assert draw_cost(results, styles_of(results), "writing") is None

@@ -45,16 +45,18 @@ def test_every_doubt_has_a_remedy(changes: dict[str, Any], helps: str) -> None:
     assert now(results) == (remedy, command)
 
 
-def test_advice_that_a_doubt_brings_is_its_remedy() -> None:
-    results = made_up(seeds=3, doubts=("no member is surely better than counting; give more",))
-    assert remedies(results) == [("no member is surely better than counting", "give more")]
-
-
 def test_steps_are_multiplied_where_the_budget_is_of_steps() -> None:
     results = _doubting({"steps": 30, "tokens": 1e4}, in_seconds=False)
     results["config"]["training"] |= {"budget_seconds": None, "steps": 30}
     [(_, remedy)] = remedies(results)
     assert remedy == "give more steps: --steps 120"
+    # advice that a doubt brings is its remedy
+    results = made_up(seeds=3, doubts=("no member is surely better than counting; give more",))
+    assert remedies(results) == [("no member is surely better than counting", "give more")]
+    # one seed is a doubt of several members
+    assert remedies(made_up(seeds=1))[-1][1] == "repeat with --seeds 3"
+    assert remedies(made_up(seeds=3)) == []
+    assert remedies(made_up(("gmlp",), qualities=(2.0,))) == []
 
 
 def test_doubts_of_one_remedy_stand_together() -> None:
@@ -64,12 +66,6 @@ def test_doubts_of_one_remedy_stand_together() -> None:
     assert busy.count("; ") == 1
     assert "--budget-tokens 2400000," in quiet
     assert longer.startswith("give 20 times the budget: --budget-seconds 1200, or a smaller model")
-
-
-def test_one_seed_is_a_doubt_of_several_members() -> None:
-    assert remedies(made_up(seeds=1))[-1][1] == "repeat with --seeds 3"
-    assert remedies(made_up(seeds=3)) == []
-    assert remedies(made_up(("gmlp",), qualities=(2.0,))) == []
 
 
 def test_what_now_goes_on_mends_or_uses() -> None:

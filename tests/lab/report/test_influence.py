@@ -21,12 +21,7 @@ def test_no_change_reaches_back_and_every_past_one_is_reachable(member):
 def test_a_memory_carries_a_change_into_later_segments_and_a_bare_model_would_not():
     seen = influence(ef.info("transformer-xl"))
     assert (seen[SEGMENT : 2 * SEGMENT, :SEGMENT].amax(1) > 0).all()
-
-
-def test_who_reads_both_ways_shows_it():
+    # who reads both ways shows it, and the label says what is drawn
     assert (influence(ef.info("linformer")).triu(1).amax(1)[:-1] > 0).all()
-
-
-def test_the_label_says_what_is_drawn():
     assert "in segments of 16" in draw_influence(ef.info("gtrxl")).get_label()
     assert "segments" not in draw_influence(ef.info("aft-conv")).get_label()

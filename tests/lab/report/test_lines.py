@@ -32,7 +32,7 @@ def test_heights_are_as_near_as_gaps_allow(wanted: list[float], found: list[floa
     assert spread(wanted, 0.1) == pytest.approx(found)
 
 
-@pytest.mark.parametrize(("count", "named"), [(2, 2), (8, 8), (32, 6)])
+@pytest.mark.parametrize(("count", "named"), [(8, 8), (32, 6)])
 def test_up_to_eight_members_are_named_and_six_of_more(count: int, named: int) -> None:
     """Legends of 31 lines covered the curves."""
     results = many(count)
@@ -62,9 +62,7 @@ def test_the_baseline_is_attention_or_the_first_that_was_named() -> None:
     results = made_up(("gmlp", "linear"), qualities=(2.5, 2.0))
     assert (baseline(results) or {})["member"] == "gmlp"
     assert baseline(made_up((), qualities=())) is None
-
-
-def test_the_baseline_stands_out_wherever_it_ranks() -> None:
+    # it stands out wherever it ranks
     results = many(32)
     results["rows"].append(results["rows"].pop(0))
     styles = styles_of(results)

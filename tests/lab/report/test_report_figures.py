@@ -20,14 +20,7 @@ from everyformer.core.errors import UnsavedError
 from everyformer.family import info, list_members
 from everyformer.lab.report.comparison import write_report
 from everyformer.lab.report.figures import FIGURES, draw_all
-from everyformer.lab.show.style import (
-    Styles,
-    inline_svg,
-    new_figure,
-    save_figure,
-    styled,
-    svg_text,
-)
+from everyformer.lab.show.style import Styles, inline_svg, new_figure, save_figure, styled, svg_text
 from report_results import made_up, many
 
 
@@ -44,7 +37,7 @@ def _captions(results: Any) -> dict[str, str]:
     return {drawing.name: drawing.caption for drawing in draw_all(results)}
 
 
-@pytest.mark.parametrize("qualities", [(0.0175, 0.029), (0.101, 0.1119), (2.0, 2.5)])
+@pytest.mark.parametrize("qualities", [(0.0175, 0.029), (2.0, 2.5)])
 def test_numbers_below_the_ranking_do_not_overlap(qualities: tuple[float, float]) -> None:
     """ "0.01750.0200" stood there once."""
     results = made_up(metric="mae", qualities=qualities, half=qualities[0] / 30)
@@ -53,16 +46,6 @@ def test_numbers_below_the_ranking_do_not_overlap(qualities: tuple[float, float]
     boxes = _boxes(draw_all(results)[0].figure)
     assert len(boxes) >= 2
     assert all(left.x1 + 10 < right.x0 for left, right in itertools.pairwise(boxes))
-
-
-def test_every_figure_is_drawn_with_units() -> None:
-    drawings = {drawing.name: drawing for drawing in draw_all(made_up())}
-    assert tuple(drawings) == FIGURES
-    for drawing in drawings.values():
-        axes = drawing.figure.axes[0]
-        assert axes.get_xlabel()
-        assert drawing.caption.endswith(".")
-    assert drawings["time"].figure.axes[0].get_ylabel() == "time per call (ms)"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +93,17 @@ def test_a_member_evaluated_too_late_is_not_compared() -> None:
 
 
 def test_figures_are_one_column_wide_and_nothing_is_cut(tmp_path: Path) -> None:
-    for drawing in draw_all(many(12)):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UnsavedError, match=r"cannot write .*a\.png: "):
+        save_figure(new_figure()[0], tmp_path / "file" / "a.png")
+    drawings = {drawing.name: drawing for drawing in draw_all(many(9))}
+    assert tuple(drawings) == FIGURES
+    assert drawings["time"].figure.axes[0].get_ylabel() == "time per call (ms)"
+    for drawing in drawings.values():
         figure = drawing.figure
+        # with units
+        assert figure.axes[0].get_xlabel()
+        assert drawing.caption.endswith(".")
         assert 3.3 <= figure.get_figwidth() <= 3.5
         pixels = imread(save_figure(figure, tmp_path / "a.png"))
         # 0.01 inches stay white, whatever the letters are rounded to
@@ -248,9 +240,3 @@ def test_the_same_figure_is_the_same_file_and_its_text_is_text(tmp_path: Path, f
     assert b"CreationDate" not in written
     assert (b">training tokens</text>" in written) == (form == "svg")
     assert (b"/CIDFontType2" in written, b"/Type3" in written) == (form == "pdf", False)
-
-
-def test_a_figure_that_cannot_be_written_is_an_error_of_ours(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(UnsavedError, match=r"cannot write .*a\.png: "):
-        save_figure(new_figure()[0], tmp_path / "file" / "a.png")

@@ -79,7 +79,6 @@ def test_one_figure_is_drawn_and_told_as_json(compared: str, say: Say) -> None:
         ("table --format tex", "table.tex", r"\toprule"),
         ("table --format csv", "table.csv", "member,seed,lr,"),
         ("page", "page.html", "<!DOCTYPE html>"),
-        ("page --format html", "page.html", 'id="decision"'),
         ("page --format pdf", "page.pdf", "%PDF"),
     ],
 )

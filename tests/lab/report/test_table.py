@@ -85,18 +85,14 @@ def test_of_many_members_differences_to_the_baseline_are_shown() -> None:
     ],
 )
 def test_what_differs_by_token_or_head_has_a_column(mean: str, title: str) -> None:
+    """As has the rate that was chosen."""
     results: Any = made_up()
-    assert title not in _columns(results)
+    assert not {title, "learning rate"} & {*_columns(results)}
     results["rows"][0][mean] = 2.375
-    assert _texts(results, title) == ["2.38", "-"]
-
-
-def test_the_rate_that_was_chosen_has_a_column() -> None:
-    results = made_up()
-    assert "learning rate" not in _columns(results)
     results["config"]["lr_grid"] = [1e-3, 3e-3]
     for row, lr in zip(results["rows"], (1e-3, 3e-3), strict=True):
         row["lr"] = lr
+    assert _texts(results, title) == ["2.38", "-"]
     assert _texts(results, "learning rate") == ["0.001", "0.003"]
 
 
