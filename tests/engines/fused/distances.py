@@ -156,7 +156,6 @@ def test_a_layer_by_kernels_is_the_layer_in_blocks(case, causal, monkeypatch):
     [
         ({"softcap": 2.0}, {}),
         ({"attention_dropout": 0.5}, {}),
-        ({"position_options": {"queries": True}}, {}),
         ({}, {"mask": Mask(padding_mask=torch.arange(9)[None] != 4)}),
         ({"causal": False}, {"mask": Mask(attention_mask=torch.ones(9, 9).bool().tril())}),
     ],
