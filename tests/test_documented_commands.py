@@ -8,7 +8,6 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from documented import (
 )
 from everyformer.checks.verify import FULL, LAWS
 from everyformer.cli import main
-from everyformer.core import plugins
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
 from everyformer.lab.experiments.base import find
@@ -68,9 +66,6 @@ STARTS = {
 }
 """runs that others start from, where they are not of rope"""
 
-OFFERED = cache(plugins.entry_points)
-"""what packages offer, looked up once"""
-
 pytestmark = pytest.mark.usefixtures("forgotten")
 
 
@@ -103,7 +98,6 @@ def read(
 ) -> Callable[[Sequence[str]], str]:
     """Reads words as their verb does, without doing anything; gives what is wrong, or nothing."""
     monkeypatch.chdir(saved)
-    monkeypatch.setattr(plugins, "entry_points", OFFERED)
 
     def read(words: Sequence[str]) -> str:
         capsys.readouterr()

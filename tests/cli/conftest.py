@@ -4,15 +4,11 @@ import random
 import shutil
 from collections import defaultdict
 from collections.abc import Callable
-from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 
 import pytest
 
 from everyformer.cli import main
-from everyformer.core import plugins
-from everyformer.data import load
 from helpers import overridden
 
 SIZES = ("--width", "16", "--layers", "1", "--heads", "2", "--length", "16", "--batch", "4")
@@ -25,16 +21,6 @@ def corpus(words: int = 1500) -> str:
         ("a", "warm", "tree", "and", "the", "quick", "brown", "fox", "sleep"), k=words
     )
     return " ".join(drawn)
-
-
-looked = cache(entry_points)
-
-
-@pytest.fixture(autouse=True)
-def packages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is installed is looked at once, and not by every command line."""
-    for module in (plugins, load):
-        monkeypatch.setattr(module, "entry_points", looked)
 
 
 @pytest.fixture

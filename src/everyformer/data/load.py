@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from importlib import import_module
-from importlib.metadata import entry_points
 from inspect import isabstract
 from typing import ClassVar
 
 from everyformer.core.errors import ConfigError, DataError
-from everyformer.core.plugins import loaded, offer_of, own_classes
+from everyformer.core.plugins import loaded, offer_of, offered, own_classes
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import UNFIT, DataConfig
 from everyformer.data.dataset import Dataset
@@ -85,7 +84,7 @@ def kinds(request: Request) -> Iterator[type[Kind]]:
         ConfigError: it is no `Kind`, or lacks something; both name the package.
     """
     yield from own_classes("data").values()
-    for entry in sorted(entry_points(group="everyformer.data"), key=lambda entry: entry.name):
+    for entry in offered("data"):
         kind = loaded(entry, "kind of data")
         whole = isinstance(kind, type) and issubclass(kind, Kind) and not isabstract(kind)
         if not whole or not hasattr(kind, "name"):

@@ -3,28 +3,23 @@
 import os
 import random
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 
 import pytest
 from small_comparisons import SMALL, Compared
 
 from everyformer.cli import main
-from everyformer.core import plugins
 from everyformer.lab.compare import calibration, decoding, launchers, rounds, worker
 from everyformer.system.signals import GracefulStop
 from helpers import overridden
 
 TIME_STEPS = rounds.time_steps
-OFFERED = cache(plugins.entry_points)
 
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with text.txt in it; nobody waits for the disk, and what packages
-    offer is looked up once."""
+    """The working directory, with text.txt in it; nobody waits for the disk."""
     monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(plugins, "entry_points", OFFERED)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("EVERYFORMER_CACHE", str(tmp_path / "cache"))
     drawn = random.Random(0).choices(("a", "warm", "tree", "and", "the", "quick", "fox"), k=1500)
