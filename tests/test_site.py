@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+import everyformer
+
 DOCS = Path(__file__).parents[1] / "docs"
 
 
@@ -15,6 +17,18 @@ def test_every_page_of_docs_is_in_the_site():
     pages = {page.stem for page in DOCS.glob("*.md")} - {"index"}
     assert pages <= {*named}
     assert all((DOCS / f"{name}.md").exists() for name in named if "gallery" not in name)
+
+
+def test_what_the_page_of_the_api_names_is_there():
+    named = re.findall(
+        r"^\.\. auto(?:class|function|exception):: (\w+)(?:\n +:members: (.+))?",
+        (DOCS / "api.md").read_text("utf-8"),
+        re.MULTILINE,
+    )
+    assert len(named) > 20
+    for name, members in named:
+        thing = getattr(everyformer, name)
+        assert all(hasattr(thing, member) for member in members.split(", ") if member), name
 
 
 @pytest.mark.full("builds the site, a minute or more")
