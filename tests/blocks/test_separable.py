@@ -162,7 +162,7 @@ def test_decoders_write_what_they_were_taught_with(member: str) -> None:
 
 
 def test_reversible_stacks_learn_what_autograd_says() -> None:
-    made = model("attention", wiring="reversible", tie=False).train()
+    made = model("attention", residual="reversible", tie=False).train()
     tokens = torch.randint(0, 9, (2, 9))
 
     def gradients() -> list[Tensor]:

@@ -72,7 +72,7 @@ sandbox_device.install()
 from helpers import both_ways, build_model
 
 torch.manual_seed(0)
-options = {"wiring": "reversible", "reversible_output": "mean", "dropout": 0.5}
+options = {"residual": "reversible", "reversible_output": "mean", "dropout": 0.5}
 model = build_model("attention", dtype=torch.float32, **options).to("sandbox").train()
 tokens = torch.arange(12, device="sandbox").view(2, 6)
 

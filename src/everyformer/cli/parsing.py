@@ -41,6 +41,7 @@ from everyformer.core.config import (
     Options,
     converted,
     over,
+    renamed,
     to_dict,
 )
 from everyformer.core.errors import ConfigError, in_quotes, unknown
@@ -106,6 +107,7 @@ class Line(Generic[C]):
         self, kind: type[C], words: Sequence[str], verb: str, names: Sequence[str] = ()
     ) -> None:
         self.kind, self.verb, self.names = kind, verb, names
+        words = [renamed(word) if word.startswith("--") else word for word in words]
         path, words = take(words, "--config")
         self.printing = "--print-config" in words
         words = [word for word in words if word != "--print-config"]

@@ -9,9 +9,11 @@ that says what was expected.
 import dataclasses
 import functools
 import numbers
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
@@ -43,6 +45,9 @@ class NoneWord(str):
     say, of which it may be a name."""
 
 
+FORMER = {"wiring": "residual"}
+"""gene by its name in the version before, which is read for one version -> its name now"""
+_FORMER = re.compile(rf"(-*)({'|'.join(FORMER)})(?=_options$|[.=]|$)")
 MISSING: Any = dataclasses.MISSING
 """stands for a value that is still to be given"""
 
@@ -189,6 +194,31 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
     return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
 
 
+def renamed(name: str, warn: bool = True) -> str:
+    """The name or flag of an option, of the version before too, as it is now."""
+    if (former := _FORMER.match(name)) is None:
+        return name
+    now = FORMER[former[2]]
+    if warn:
+        told = f"'{former[2]}' is '{now}' now: use that name, the next version knows no other"
+        warnings.warn(told, FutureWarning, stacklevel=2)
+    return former[1] + now + name[former.end() :]
+
+
+def renamed_keys(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
+    """Options with their names as they are now (`renamed`).
+
+    Raises:
+        ConfigError: one is given by both of its names.
+    """
+    named = {renamed(name, warn): value for name, value in values.items()}
+    if len(named) < len(values):
+        old = next(name for name in values if renamed(name, False) in values.keys() - {name})
+        new = renamed(old, False)
+        raise ConfigError(f"`{new}` is given twice, as `{old}` too: leave `{old}` out")
+    return named
+
+
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:
     """Build ``cls`` from nested plain values; missing keys keep ``base``'s value or the default.
 
@@ -202,6 +232,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
+        values = renamed_keys(values, warn=False)
         table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}

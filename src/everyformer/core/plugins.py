@@ -16,7 +16,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from everyformer.core.config import Options
+from everyformer.core.config import FORMER, Options
 from everyformer.core.errors import ConfigError
 from sequence_laws.foreign import note_package, source
 from sequence_laws.named import importing, named
@@ -148,7 +148,9 @@ def own_classes(kind: str | None = None) -> dict[str, type[Any]]:
 def offered(kind: str) -> list[EntryPoint]:
     """Entry points of other packages for alternatives of a gene, or for members, by name."""
     many = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
-    return sorted(entry_points(group=f"everyformer.{many}"), key=lambda entry: entry.name)
+    former = [f"{name}s" for name, now in FORMER.items() if now == kind]
+    found = [e for group in (many, *former) for e in entry_points(group=f"everyformer.{group}")]
+    return sorted(found, key=lambda entry: entry.name)
 
 
 def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
@@ -163,6 +165,9 @@ def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     """
     offer = offer_of(entry, kind)
     note_package(entry.module)
+    if entry.group.removeprefix("everyformer.").removesuffix("s") in FORMER:
+        told = f"{offer} is offered in the group {entry.group}, which is everyformer.{kind}s now"
+        warnings.warn(told, FutureWarning, stacklevel=2)
     with importing(offer):
         value = entry.load()
     if base is not None:

@@ -12,12 +12,15 @@ from everyformer.genes.gene import Gene
 from everyformer.genes.memory import MEMORY
 from everyformer.genes.mixers import CROSS, ENCODER, MIXER
 from everyformer.genes.positions import POSITION
+from everyformer.genes.residuals import RESIDUAL
 from everyformer.genes.retrieval import RETRIEVAL
-from everyformer.genes.wirings import WIRING
 
 GENES: dict[str, Gene] = {
     gene.name: gene
-    for gene in (*(MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, DEPTH, WIRING),)
+    for gene in (
+        *(MIXER, ENCODER, CROSS, POSITION, MEMORY),
+        *(RETRIEVAL, FEEDFORWARD, DEPTH, RESIDUAL),
+    )
 }
 
 

@@ -80,7 +80,7 @@ class Architecture(Options):
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     block: BlockOptions = field(default_factory=BlockOptions)
-    """wiring of the layers"""
+    """norms and dropout of the layers"""
     causal: bool | None = None
     """whether tokens see the past only (default: by task and member)"""
     tie: bool = True

@@ -85,7 +85,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
         task: a name in `core.tasks.TASKS`, or 'classify' or 'regress', whose options say what is
             read: ``image``, ``series``, the numbers at each step, else tokens.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
-            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
+            `BlockOptions` (residual, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
             ``by_head(...)`` by head.
 

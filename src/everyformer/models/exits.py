@@ -50,7 +50,7 @@ class ExitHeads(nn.Module):
         self.separate = stack.depth.options.heads == "separate"
         if self.separate:
             layers, width = range(len(stack.order) - 1), stack.out_width
-            last = stack.wiring.last_norm
+            last = stack.residual.last_norm
             self.norms = nn.ModuleList(
                 make_norm(width, config.block) if last else nn.Identity() for _ in layers
             )

@@ -15,9 +15,9 @@ IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(
 POSITIONS = ("t5-relative", "rope", "alibi")
 
 
-def model(position="t5-relative", layers=3, memory="segment", wiring="post", **options):
+def model(position="t5-relative", layers=3, memory="segment", residual="post", **options):
     torch.manual_seed(0)
-    sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20, "wiring": wiring}
+    sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20, "residual": residual}
     if memory is not None:
         options = {"same_length": "never", **options}
     made = ef.create_model("attention", position=position, memory=memory, **sizes, **options)
