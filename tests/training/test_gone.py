@@ -116,22 +116,12 @@ def test_a_saved_model_and_a_run_of_wiring_post_are_read_as_residual_post(tmp_pa
     assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
     assert open_run(str(tmp_path / "m")).config.genes["residual"].name == "post"
     (tmp_path / "t.txt").write_text("a plain text, " * 40)
-    words = [
-        "--width",
-        "8",
-        "--heads",
-        "2",
-        "--layers",
-        "1",
-        "--batch",
-        "2",
-        "--length",
-        "8",
-        "--residual",
-        "post",
-    ]
-    data, out = ["--data", str(tmp_path / "t.txt")], str(tmp_path / "run")
-    assert main(["train", "gpt", *words, *data, "--steps", "1", "--out", out]) == 0
+    sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--residual", "post"]
+    data, out = (
+        ["--data", str(tmp_path / "t.txt"), "--batch", "2", "--length", "8"],
+        str(tmp_path / "run"),
+    )
+    assert main(["train", "gpt", *sizes, *data, "--steps", "1", "--out", out]) == 0
     before = ef.load(out)(tokens).logits
     former(tmp_path / "run" / "config.json")
     assert torch.equal(ef.load(out)(tokens).logits, before)
