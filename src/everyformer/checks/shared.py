@@ -234,7 +234,7 @@ class WholeCase(Subject):
 def subjects(
     member: Member, law: str, device: str, wide: torch.dtype, *, few: bool = False
 ) -> Iterator[Subject]:
-    """What a law is tried on: whole models of each task, or mixers of cases.
+    """Subjects of a law: whole models of each task, or mixers of cases.
 
     Args:
         few: of tasks the first, and of cases the first of each form.

@@ -89,7 +89,7 @@ class Options:
 
 @functools.cache
 def conditions(cls: type) -> dict[str, list[Condition]]:
-    """What must hold for a field to be read, by the field."""
+    """The conditions under which a field is read, by the field."""
     marks = {name: get_args(kind) for name, kind in field_types(cls).items()}
     whens = {n: [one for one in mark if isinstance(one, Condition)] for n, mark in marks.items()}
     return {name: found for name, found in whens.items() if found}

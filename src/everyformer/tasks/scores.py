@@ -94,7 +94,7 @@ class Scores(ABC):
 
     @abstractmethod
     def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
-        """What the loss is in other words."""
+        """The measures that follow from the loss alone."""
 
     @abstractmethod
     def accuracy(

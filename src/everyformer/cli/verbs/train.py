@@ -103,8 +103,8 @@ def run(words: Sequence[str]) -> int:
 
 
 def read_run(words: Sequence[str]) -> tuple[list[Given], RunSpec | None, RunSpec]:
-    """What the words of a run give, the run that they continue or start from, whose options hold
-    where nothing is given, and all options as long as nothing is known of the data.
+    """The options that the words of a run give; the run that they continue or start from, whose
+    options are the defaults; and all options as far as they are known without the data.
 
     The member, wherever it is named, decides which options there are, and so do the alternatives
     that are named for genes, the task, and that other run.

@@ -1,5 +1,5 @@
-"""What stands beside the answer: how sure it is, what it costs, each doubt with what helps, and
-what to do now."""
+"""Facts of a comparison's report: how sure its answer is, what it costs, each doubt with its
+remedy, and what to do next."""
 
 import math
 import shlex

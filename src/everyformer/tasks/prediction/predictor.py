@@ -57,7 +57,7 @@ class Predictor(ABC):
     """
 
     top = 1
-    """candidates that are given where nobody says how many"""
+    """candidates that are given by default"""
     kept = "the first {} of each"
     """what is read of a row that is too long"""
 
@@ -88,10 +88,10 @@ class Predictor(ABC):
 
     @staticmethod
     def of(model: Model, name: str = "the model", **known: Any) -> Predictor:
-        """What answers rows with ``model``; ``known``: see the class.
+        """The predictor for the task of ``model``; ``known``: see the class.
 
         Raises:
-            UnsupportedError: nothing does, for its task.
+            UnsupportedError: its task has none.
         """
         return model.config.does.predictor(name)(model, name, **known)
 
@@ -165,7 +165,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def shortened(self, row: np.ndarray) -> np.ndarray:
-        """What is read of a row that is too long."""
+        """The part of a row that is read where the row is too long."""
 
     @abstractmethod
     def encode(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
@@ -302,7 +302,7 @@ class Predictor(ABC):
 
 
 class RowPredictor(Predictor):
-    """What answers a row as a whole, by its beginning."""
+    """Predicts one answer for a whole row, from its beginning."""
 
     def shortened(self, row: np.ndarray) -> np.ndarray:
         return cut(row, self.length, () if self.tokenizer is None else self.tokenizer.closing)
