@@ -1,4 +1,4 @@
-"""`sequence-laws TARGET...`: every law, of models of anyone, on this machine."""
+"""`sequence-laws TARGET...`: every law, of any models, on this machine."""
 
 import argparse
 import dataclasses
@@ -61,7 +61,7 @@ def parser() -> argparse.ArgumentParser:
         "--causal",
         type=_truth,
         metavar="True|False",
-        help="it claims that outputs depend on earlier inputs alone (default: what its kind says)",
+        help="it claims that outputs depend on earlier inputs alone (default: as its kind does)",
     )
     made.add_argument("--vocabulary", type=_count, help="it reads token ids below this")
     made.add_argument("--width", type=_count, help="it reads features of so many channels")
@@ -125,7 +125,7 @@ def told(results: Sequence[LawResult]) -> str:
     lines.append(
         f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply"
         + (f", {count['undecided']} not judged" if count["undecided"] else "")
-        + (f", {count['said']} said" if count["said"] else "")
+        + (f", {count['reported']} reported" if count["reported"] else "")
     )
     return "\n".join(lines)
 

@@ -16,8 +16,8 @@ def padding(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first real position that differs.
-        Inapplicable: the model takes no mask; `said`: padding on the left moves a row, since its
-            positions count it (`Subject.counts_padding`).
+        Inapplicable: the model takes no mask; `reported`: padding on the left moves a row, since
+            its positions count it (`Subject.counts_padding`).
     """
     if not subject.masks:
         raise Inapplicable(subject.unmasked)
@@ -33,7 +33,7 @@ def padding(subject: Subject) -> str:
         said += losses(subject, length)
     if moved:
         said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
-        raise Inapplicable("; ".join(said), "said")
+        raise Inapplicable("; ".join(said), "reported")
     return "; ".join(said)
 
 
@@ -153,11 +153,11 @@ def packing(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first position that differs.
-        Inapplicable: the model is told of no documents; `said`: positions that start over, which
+        Inapplicable: the model takes no documents; `reported`: positions that start over, which
             some libraries take for documents, do not keep them apart.
     """
     if not subject.packs:
-        raise Inapplicable("it is told of no documents")
+        raise Inapplicable("it takes no documents")
     subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
     first = length // 2 - 1
@@ -174,7 +174,7 @@ def packing(subject: Subject) -> str:
     other[:, :first] = subject.inputs.other(x[:, :first])
     seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
     if seen > bound and not subject.separates:
-        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "said")
+        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "reported")
     at = int((~(off <= bound)).nonzero()[0])
     by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
     raise LawBroken(

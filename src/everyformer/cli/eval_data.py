@@ -78,7 +78,7 @@ def refuse_idle(config: DataConfig, run: DataConfig, task: Task, tokenizer: str 
     """Refuse what would change nothing.
 
     Args:
-        run: the options where nothing is said.
+        run: the options that hold by default.
         tokenizer: name of the run's.
 
     Raises:

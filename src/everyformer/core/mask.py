@@ -194,7 +194,7 @@ def _counted_after(num_tokens: Tensor, length: int) -> Tensor:
 
 
 def packed_with_state() -> UnsupportedError:
-    """Error about packed documents beside a state."""
+    """Error about packed documents together with a state."""
     return UnsupportedError(
         "packed documents and a state cannot be combined: a state continues one document per row. "
         "Pass the documents as rows, or reset the state where one starts."

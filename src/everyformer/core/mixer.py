@@ -320,7 +320,7 @@ class Mixer(nn.Module):
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
                 f"{self.name} was built with `max_length={self.max_length}` (its table over "
-                f"positions), but position {longest - 1} was asked for: build it with "
+                f"positions), but position {longest - 1} was requested: build it with "
                 f"`max_length={longest}` or more, or use a member without a table"
             )
 

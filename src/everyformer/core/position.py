@@ -173,7 +173,7 @@ class Position(nn.Module):
             raise ShapeError(
                 f"position '{self.name}' has a table of `max_length={self.max_length}`, but "
                 f"position "
-                f"{longest - 1} was asked for: build it with `max_length={longest}` or more, or "
+                f"{longest - 1} was requested: build it with `max_length={longest}` or more, or "
                 f"use "
                 "`position='sinusoidal'` or 'rope', which have no table"
             )

@@ -5,7 +5,7 @@ name. Each is a class in a file of `everyformer.tasks`; another package brings o
 entry-point group ``everyformer.tasks``, a user by --plugin.
 
     text, table, pictures -> kind of data -> `Dataset` -> batches -> `Task.build`, its loss
-      -> `Task.scores` -> `Task.worth`, `Task.table`; `Task.predictor` answers rows
+      -> `Task.scores` -> `Task.against_baseline`, `Task.table`; `Task.predictor` answers rows
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ GENES: dict[str, Gene] = {
 
 
 def named_genes(member: Member) -> dict[str, Choice]:
-    """Choices of a member worth a word: those that differ from the usual, and two more."""
+    """Choices of a member to be named: those that differ from the usual, and two more."""
     return {
         name: member.genes[name]
         for name, gene in GENES.items()
@@ -34,5 +34,5 @@ def named_genes(member: Member) -> dict[str, Choice]:
 
 
 def plain_genes() -> dict[str, Choice]:
-    """Genes of a model where nothing is said."""
+    """Genes of a model by default."""
     return {name: Choice(gene.default) for name, gene in GENES.items()}

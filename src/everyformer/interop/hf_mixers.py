@@ -150,7 +150,7 @@ def replace_attention(
         if unlike is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} in {type(model).__name__} {unlike}: put "
-                "everyformer.create_mixer in by hand, beside what is to stay"
+                "everyformer.create_mixer in by hand, next to what is to stay"
             )
     replacements = [MixerAttention(_mixer(module, member, options)) for _, module in chosen]
     whole: Any = model

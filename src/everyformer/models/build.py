@@ -35,7 +35,7 @@ def create_mixer(
         max_length: longest sequence, needed by members with a table over positions.
         options: the mixer's own options by name (`everyformer info NAME`); ``position``, a name or
             a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own;
-            ``memory``, a name, is read beside the tokens, ``memory_options`` are its own.
+            ``memory``, a name, is read with the tokens, ``memory_options`` are its own.
 
     Raises:
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.

@@ -61,7 +61,7 @@ class LookedUp(NamedTuple):
 
 
 class ReadingModel(nn.Module):
-    """Base of models that read a store beside a language model, and are otherwise that model."""
+    """Base of models that read a store with a language model, and are otherwise that model."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()

@@ -35,7 +35,7 @@ class GracefulStop:
     nothing is ever received.
 
     Args:
-        what: the user is told that happens now.
+        what: reported as what happens now.
     """
 
     def __init__(self, what: str = "stopping after this step, with a checkpoint") -> None:

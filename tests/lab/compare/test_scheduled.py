@@ -101,7 +101,7 @@ def test_one_that_was_stopped_is_missing(
     # a job of another plan is refused
     told = compare("gmlp", "--steps", "1", "--batch", "2", "--only", "gmlp")
     assert told.code == 2
-    assert "was begun with other options (training.batch: 4 -> 2)" in told.err
+    assert "was started with other options (training.batch: 4 -> 2)" in told.err
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [

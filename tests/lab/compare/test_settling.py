@@ -305,7 +305,7 @@ def test_stopped_in_the_middle_it_comes_to_the_same(
     for part in ("contrasts", "verdict"):
         assert again.results[part] == whole.results[part]
     changed = compare("--resume", "--until-settled", "16", small=False)
-    assert "was begun with other options (until_settled: 6 -> 16)" in changed.err
+    assert "was started with other options (until_settled: 6 -> 16)" in changed.err
 
 
 def test_the_power_asked_for_is_in_the_results_and_said(

@@ -265,7 +265,7 @@ def _fitting(model: Model, tokens: int | None, prompt: int, num_tokens: int) -> 
     """``tokens``, or of the default as many as fit behind the prompt and ``num_tokens`` before it.
 
     Raises:
-        ConfigError: more are asked for than the model's tables over positions have places.
+        ConfigError: more are requested than the model's tables over positions have places.
     """
     if model.longest is None:
         return tokens

@@ -28,7 +28,7 @@ class KnnRunOptions(KnnOptions, StoreOptions):
 
 @RETRIEVALS.register("knn")
 class Knn(Retrieval):
-    """A store that is read beside the finished model."""
+    """A store that is read with the finished model."""
 
     name = "knn"
     Options = KnnRunOptions

@@ -1,4 +1,4 @@
-"""Points of a benchmark: what is asked for, what was measured, and where two curves cross."""
+"""Points of a benchmark: what is requested, what was measured, and where two curves cross."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

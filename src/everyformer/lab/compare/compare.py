@@ -165,7 +165,7 @@ def _launcher(config: CompareConfig) -> Launcher:
 
 
 def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Candidate]:
-    """The members, whole models of someone else with the laws that they break."""
+    """The members, third-party models with the laws that they break."""
     with status("building the members"):
         ready = candidates(config, dataset)
     for candidate in ready:

@@ -1,4 +1,4 @@
-"""From a comparison to jobs: one complete model a member, matched where asked for."""
+"""From a comparison to jobs: one complete model a member, matched where requested."""
 
 import dataclasses
 import re
@@ -43,9 +43,9 @@ class Candidate:
     steps: int | None = None
     """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
     precision: Precision | None = None
-    """what `precision` auto came to; None: it was not asked, or each training finds out"""
+    """what `precision` auto came to; None: another was given, or each training finds out"""
     broken: tuple[LawResult, ...] = ()
-    """laws that it breaks, or that could not judge it, of a whole model of someone else"""
+    """laws that it breaks, or that could not judge it, of a third-party model"""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Calibrated(TypedDict):
     """Training speed of a member, measured with all members in turn before any is trained."""
 
     seconds: float
-    """a step, in the quietest round of all"""
+    """a step, in the fastest round of all"""
     rounds: list[float]
     """seconds a step in each round; that of the first, shorter one where there was no time for more
     of them"""
@@ -169,7 +169,7 @@ class TableRow(TypedDict):
     """what its preset changes besides its genes"""
     baseline: float | None
     """the quality of an answer that reads nothing of the input; None where there is
-    none (see `training.worth`)"""
+    none (see `core.baselines`)"""
     baseline_words: str
     """a description of that answer"""
     beats_baseline: bool | None

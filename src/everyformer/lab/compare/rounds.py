@@ -81,7 +81,7 @@ class Timing:
     peak_bytes: int | None = None
     rounds: tuple[Round, ...] = ()
     quiet: Cost | None = None
-    """of a step while the machine is quiet, settled once for all sessions"""
+    """of a step while the machine is idle, settled once for all sessions"""
 
     @property
     def times(self) -> float:

@@ -110,7 +110,7 @@ def _useless(row: TableRow, metric: Metric) -> str:
 
 
 def _unfair_seconds(rows: Sequence[TableRow], cores: int | None) -> Iterator[str]:
-    """Reasons to doubt that equal seconds were worth what they would be on a quiet machine.
+    """Reasons to doubt that equal seconds gave as many steps as on an idle machine.
 
     ``cores``: None where the trainings ran side by side or elsewhere, which tells nothing of it."""
     load = max((row["load"] for row in rows if row["load"] is not None), default=0.0)

@@ -115,7 +115,7 @@ class Writer:
 
         Raises:
             DataError: there is none, or it is finished.
-            CheckpointError: it was begun with another origin.
+            CheckpointError: it was started with another origin.
         """
         folder = expanded(folder)
         with _locked(folder) as taken:

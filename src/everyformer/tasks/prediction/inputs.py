@@ -262,7 +262,7 @@ def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) 
 def _text_column(
     source: Source, config: DataConfig, entry: Entry, reader: Predictor
 ) -> TableReader:
-    """Reads the column of texts: the one that is said, or that of training, or the obvious one.
+    """Reads the column of texts: the one that is given, or that of training, or the obvious one.
 
     Raises:
         ConfigError: an option names no column; several could be meant, or none.

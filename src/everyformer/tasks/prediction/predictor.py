@@ -80,7 +80,7 @@ class Predictor(ABC):
         self.words = Words(tokenizer, None)
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
-        """of the tables that it was trained on, where that was said"""
+        """of the tables that it was trained on, where known"""
         self.counts = Counter[str]()
         """rows that have been read, those cut, without text, or with unknown characters"""
         self.unknown: set[str] = set()
@@ -109,7 +109,7 @@ class Predictor(ABC):
             average: the mean over a run's newest so many checkpoints instead.
             device: where it is computed; auto: an accelerator if there is one.
             tokenizer, classes: replace the run's own.
-            say: told what store is read.
+            say: called with a note on the store that is read.
 
         Raises:
             CheckpointError: nothing is there, or it is damaged, or the run's store is gone.
@@ -157,7 +157,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def truth(self, target: Tensor, read: np.ndarray) -> Any:
-        """The truth of a held-out row that is ``read``, as its prediction says it."""
+        """The truth of a held-out row that is ``read``, in the form of its prediction."""
 
     def shares(self) -> list[str]:
         """Columns of the probability of each class; none where there are no classes."""

@@ -1,4 +1,4 @@
-"""Measures of predicted numbers with 95% intervals, beside those of a constant answer.
+"""Measures of predicted numbers with 95% intervals, and those of a constant answer.
 
 Over the targets y of the rows that are read and predictions p, beside answering every row with the
 mean of the training data:
