@@ -201,7 +201,7 @@ REFUSED: list[tuple[Any, type[EveryformerError], str]] = [
     (lambda: model("gmlp"), GeneError, "`feedforward` has no meaning"),
     (lambda: feed(True)(draw(1, 3, WIDTH), Mask(attention_mask=torch.ones(3, 3, dtype=torch.bool))),
      UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) attention_mask"),
-    (foreign, ShapeError, "goes on from a LayerState"),
+    (foreign, ShapeError, "continues from a LayerState"),
 ]  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_laws_hold_on_a_device_that_is_not_the_host(member: str) -> None:
 def test_laws_in_float64_are_refused_where_there_is_none() -> None:
     line = said("verify", "gpt", "--device", "sandbox")
     assert (line["code"], line["out"]) == (2, "")
-    assert "'sandbox' has no float64, in which laws are checked unless told: give" in line["err"]
+    assert "'sandbox' has no float64, in which laws are checked by default: give" in line["err"]
 
 
 DROPPED = """

@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--vocabulary", type=_count, help="it reads token ids below this")
     made.add_argument("--width", type=_count, help="it reads features of so many channels")
     made.add_argument("--claims", help="cost that it claims: constant, linear, quadratic, a power")
-    made.add_argument("--out", default="runs/laws", help="of hf:all: folder, which it goes on from")
+    made.add_argument("--out", default="runs/laws", help="of hf:all: folder, which it resumes")
     made.add_argument("--seconds", type=float, default=300.0, help="of hf:all: limit of a model")
     made.add_argument("--jobs", type=_count, default=2, help="of hf:all: processes at a time")
     made.add_argument("--json", action="store_true", help="machine output")

@@ -169,7 +169,7 @@ def packing(subject: Subject) -> str:
     bound, y = subject.bound(x), _packed(subject, x, documents)
     off = (y - alone)[0].abs().amax(-1)
     if bool((off <= bound).all()):
-        return f"documents of {first} and {length - first} in a row, told by {subject.packs}"
+        return f"documents of {first} and {length - first} in a row, marked by {subject.packs}"
     other = x.clone()
     other[:, :first] = subject.inputs.other(x[:, :first])
     seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
@@ -179,7 +179,7 @@ def packing(subject: Subject) -> str:
     by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
     raise LawBroken(
         f"output {at} is off by {float(off[at]):.2g} from that of its document alone where two, of "
-        f"{first} and {length - first}, stand in a row and are told by {subject.packs}; {by}",
+        f"{first} and {length - first}, stand in a row and are marked by {subject.packs}; {by}",
         subject.code(
             subject.inputs.code(1, length),
             f"documents = (torch.arange({length}) >= {first}).long()[None]",
@@ -211,7 +211,7 @@ def batch(subject: Subject) -> str:
     company[1:] = subject.inputs.other(x[1:])
     for what, y, rows in (
         ("alone", subject.exact(x[:1]), slice(0, 1)),
-        ("beside other rows", subject.exact(company)[:1], slice(0, 1)),
+        ("with other rows", subject.exact(company)[:1], slice(0, 1)),
         ("in the opposite order", subject.exact(x.flip(0)).flip(0), slice(None)),
     ):
         off = (y - together[rows]).abs().amax((1, 2))
@@ -228,7 +228,7 @@ def batch(subject: Subject) -> str:
                     f"(y[:1] - {subject.call_code('x[:1]')}).abs().max())  # not 0",
                 ),
             )
-    return "alone, beside other rows, in another order" + in_training(subject, length)
+    return "alone, with other rows, in another order" + in_training(subject, length)
 
 
 def in_training(subject: Subject, length: int) -> str:

@@ -139,7 +139,7 @@ def again(subject: Subject, length: int) -> str:
     for row, expected in enumerate(again):
         off = float((y.flatten(2)[row] - expected[0]).abs().max())
         if not off <= subject.bound(x):
-            words = "goes on beside one that starts over" if row else "starts over"
+            words = "continues next to one that starts over" if row else "starts over"
             raise LawBroken(f"a row that {words} behind {half} inputs is off by {off:.2g}")
     return "rows that start over"
 

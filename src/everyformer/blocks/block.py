@@ -154,7 +154,7 @@ class Block(nn.Module):
         if not isinstance(state, LayerState):
             assert self.feedforward is not None
             raise ShapeError(
-                f"a layer with feed-forward '{self.feedforward.name}' goes on from a LayerState, "
+                f"a layer with feed-forward '{self.feedforward.name}' continues from a LayerState, "
                 f"which holds what its convolutions have read, not from a {type(state).__name__}: "
                 "begin with init_state() of this model"
             )

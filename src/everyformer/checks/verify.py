@@ -140,7 +140,7 @@ def verify(
     chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], pick_device(device)
     if DTYPES[dtype] is torch.float64 and widest(place) is not torch.float64:
         raise ConfigError(
-            f"device '{device}' has no float64, in which laws are checked unless told: give "
-            "precision float32"
+            f"device '{device}' has no float64, in which laws are checked by default: "
+            "give precision float32"
         )
     return (check_law(m, law, str(place), DTYPES[dtype]) for m in members for law in chosen)

@@ -40,8 +40,8 @@ from everyformer.core.config import (
     NoOptions,
     Options,
     converted,
+    name_now,
     over,
-    renamed,
     to_dict,
 )
 from everyformer.core.errors import ConfigError, in_quotes, unknown
@@ -107,7 +107,7 @@ class Line(Generic[C]):
         self, kind: type[C], words: Sequence[str], verb: str, names: Sequence[str] = ()
     ) -> None:
         self.kind, self.verb, self.names = kind, verb, names
-        words = [renamed(word) if word.startswith("--") else word for word in words]
+        words = [name_now(word) if word.startswith("--") else word for word in words]
         path, words = take(words, "--config")
         self.printing = "--print-config" in words
         words = [word for word in words if word != "--print-config"]

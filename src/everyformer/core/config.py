@@ -194,8 +194,8 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
     return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
 
 
-def renamed(name: str, warn: bool = True) -> str:
-    """The name or flag of an option, of the version before too, as it is now."""
+def name_now(name: str, warn: bool = True) -> str:
+    """The name or flag of an option, which may be that of the version before, as it is now."""
     if (former := _FORMER.match(name)) is None:
         return name
     now = FORMER[former[2]]
@@ -205,18 +205,16 @@ def renamed(name: str, warn: bool = True) -> str:
     return former[1] + now + name[former.end() :]
 
 
-def renamed_keys(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
-    """Options with their names as they are now (`renamed`).
+def renamed(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
+    """Options by their names of now (`name_now`).
 
     Raises:
         ConfigError: one is given by both of its names.
     """
-    named = {renamed(name, warn): value for name, value in values.items()}
-    if len(named) < len(values):
-        old = next(name for name in values if renamed(name, False) in values.keys() - {name})
-        new = renamed(old, False)
-        raise ConfigError(f"`{new}` is given twice, as `{old}` too: leave `{old}` out")
-    return named
+    for old in values:
+        if (new := name_now(old, False)) in values.keys() - {old}:
+            raise ConfigError(f"`{new}` is given twice, as `{old}` too: leave `{old}` out")
+    return {name_now(name, warn): value for name, value in values.items()}
 
 
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:
@@ -232,7 +230,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
-        values = renamed_keys(values, warn=False)
+        values = renamed(values, warn=False)
         table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}

@@ -75,7 +75,7 @@ def check_compiler(device: torch.device) -> None:
     except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
         raise UnsupportedError(
             "compiling needs a C++ compiler, and none was found here: install one (g++ or clang), "
-            "or go on without compile"
+            "or continue without compile"
         ) from error
 
 

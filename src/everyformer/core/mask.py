@@ -154,7 +154,7 @@ def require_mask(mask: Mask | None) -> None:
     """Refuse what is given as a mask and is none, a tensor of flags above all."""
     if mask is not None and not isinstance(mask, Mask):
         raise ShapeError(
-            f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) says which "
+            f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) marks which "
             "tokens are real, Mask(attention_mask=flags) who may see whom"
         )
 

@@ -309,7 +309,7 @@ class Mixer(nn.Module):
         if self.states and not isinstance(state, self.states):
             known = " or ".join(kind.__name__ for kind in self.states)
             raise ShapeError(
-                f"{self.name} goes on from its own state ({known}), not from a "
+                f"{self.name} continues from its own state ({known}), not from a "
                 f"{type(state).__name__}: begin with init_state() of this mixer"
             )
         check_batch(state, x.shape[0])

@@ -15,13 +15,8 @@ from everyformer.genes.positions import POSITION
 from everyformer.genes.residuals import RESIDUAL
 from everyformer.genes.retrieval import RETRIEVAL
 
-GENES: dict[str, Gene] = {
-    gene.name: gene
-    for gene in (
-        *(MIXER, ENCODER, CROSS, POSITION, MEMORY),
-        *(RETRIEVAL, FEEDFORWARD, DEPTH, RESIDUAL),
-    )
-}
+_ALL = (MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, DEPTH, RESIDUAL)
+GENES: dict[str, Gene] = {gene.name: gene for gene in _ALL}
 
 
 def named_genes(member: Member) -> dict[str, Choice]:

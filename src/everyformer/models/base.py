@@ -183,8 +183,8 @@ class Model(nn.Module):
         if state is not None:
             if not isinstance(state, StackState):
                 raise ShapeError(
-                    f"a model goes on from a StackState, not from a {type(state).__name__}: begin "
-                    "with init_state() of this model"
+                    f"a model continues from a StackState, not from a {type(state).__name__}: "
+                    "begin with init_state() of this model"
                 )
             check_batch(state, x.shape[0])
             if len(state.layers) != len(self.stack.order):

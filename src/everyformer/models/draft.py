@@ -10,14 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import (
-    Choice,
-    field_defaults,
-    field_types,
-    from_dict,
-    renamed_keys,
-    to_dict,
-)  # fmt: skip
+from everyformer.core.config import Choice, field_defaults, field_types, from_dict, renamed, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
@@ -199,7 +192,7 @@ class Draft:
         Raises:
             ConfigError, GeneError: one is unknown, or has no meaning beside the mixer.
         """
-        options = renamed_keys(options)
+        options = renamed(options)
         for key in sorted(options, key=lambda name: (name not in GENES, name in OF_FEEDFORWARD)):
             self.put(key, options[key])
 

@@ -99,7 +99,7 @@ class KnnLanguageModel(ReadingModel):
         return (
             "with lambda 1 the neighbours alone predict, so a token that none of them has gets the "
             "probability 0: give a weight below 1 (--retrieval.weight of train, --knn.weight "
-            "beside --store)"
+            "with --store)"
         )
 
     def forward(

@@ -137,5 +137,5 @@ def test_contradictions_are_refused():
     with pytest.raises(ShapeError, match="30 channels, but this layer's have 24"):
         made.train()(IDS, state=wider.double().init_state(2))
     other = ef.create_model("aft-simple", width=24, heads=3, layers=3, vocabulary=20)
-    with pytest.raises(ShapeError, match="attention goes on from its own state"):
+    with pytest.raises(ShapeError, match="attention continues from its own state"):
         made(IDS, state=other.double().init_state(2))

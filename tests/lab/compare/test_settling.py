@@ -201,7 +201,7 @@ def test_the_margin_of_a_look_has_its_part_of_the_error() -> None:
             {"members": ("gmlp",), "until_settled": 9},
             "`until_settled` .* or it again as gmlp@again",
         ),
-        ({"margin": 0.1}, "`margin` says when to stop with `until_settled`"),
+        ({"margin": 0.1}, "`margin` sets when to stop with `until_settled`"),
         ({"until_settled": 9, "lr_grid": (1e-3,)}, "`lr_grid` chooses a rate by the first"),
         ({"until_settled": 4, "seeds": 5}, "the most seeds, 4, but `seeds` are 5"),
     ],

@@ -203,7 +203,7 @@ def set_memory(model: Model, slots: int) -> None:
     memories = memories_of(model)
     if not memories or slots < 0:
         raise ConfigError(
-            f"--memory.slots {slots} says how many tokens of the past the layers hold, 0 or more, "
+            f"--memory.slots {slots} sets how many tokens of the past the layers hold, 0 or more, "
             f"but {model.config.member} has {'a memory' if memories else 'no memory'}"
         )
     for memory in memories:
@@ -225,7 +225,7 @@ def _lengths(
             "--lengths measures a language model: leave out the translations and their search"
         )
     if options.data.length != default.data.length:
-        raise ConfigError("--lengths says how long windows are: leave out --length")
+        raise ConfigError("--lengths sets how long windows are: leave out --length")
     evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))

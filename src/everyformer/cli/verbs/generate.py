@@ -355,7 +355,7 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     """Draw, and say where the picture is."""
     from everyformer.cli.drawing import draw
 
-    why = "is for texts, but the run draws images: leave it out (--images says how many)"
+    why = "is for texts, but the run draws images: leave it out (--images sets how many)"
     _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
     picture = draw(trained, options)
     if options.json:

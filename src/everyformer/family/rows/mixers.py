@@ -100,7 +100,7 @@ ROWS: tuple[Member, ...] = (
         genes(mixer="routing"),
         (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
-             "K w d + w d; half of the heads local, K w is L unless it is said",
+             "K w d + w d; half of the heads local, K w is L unless it is given",
              {"K": "sqrt(L)", "w": "sqrt(L)"}),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",

@@ -41,6 +41,6 @@ class Knn(Retrieval):
         memory = plan.genes["memory"].name
         if memory is not None:
             raise GeneError(
-                f"retrieval 'knn' has keys of single windows, but memory '{memory}' goes on from "
+                f"retrieval 'knn' has keys of single windows, but memory '{memory}' passes from "
                 "window to window: leave one of them out, or take retrieval 'spalm'"
             )

@@ -103,7 +103,7 @@ class Spalm(Retrieval):
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}
     cost = (
-        "compares contexts by a frozen model, trained before and beside it, and looks neighbours "
+        "compares contexts by a frozen model, trained before it and apart, and looks neighbours "
         "up in a store of the training text, which no time of a token here counts"
     )
 

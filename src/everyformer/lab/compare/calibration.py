@@ -1,4 +1,4 @@
-"""Calibration: speed and memory of every member, and the steps that a budget in seconds is worth.
+"""Calibration: speed and memory of every member, and the steps that a budget in seconds becomes.
 
 All speeds that a comparison reports come from `everyformer.lab.compare.rounds`, as medians with
 quartiles. Seconds become steps by one round, the fastest: that in which the members together were

@@ -119,7 +119,7 @@ def check_design(config: CompareConfig) -> None:
     wrong = {
         f"`{asked}` is about a difference between members, and {first} is the only one: name "
         f"another, or it again as {first}@again": alone,
-        "`margin` says when to stop with `until_settled`: give the most seeds": (
+        "`margin` sets when to stop with `until_settled`: give the most seeds": (
             config.margin is not None and most is None
         ),
         "`until_settled` judges every seed alike, but `lr_grid` chooses a rate by the first: "

@@ -311,8 +311,7 @@ def _factors(o: ReformerOptions, max_length: int | None) -> tuple[int, ...]:
         if max_length is None:
             raise GeneError(
                 "reformer takes its number of buckets from the longest text: give "
-                "`max_length=...`, "
-                "or `buckets=...`"
+                "`max_length=...`, or `buckets=...`"
             )
         return bucket_factors(2 * max(1, max_length // o.chunk))
     factors = o.buckets if isinstance(o.buckets, tuple) else (o.buckets,)
