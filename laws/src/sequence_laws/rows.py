@@ -1,4 +1,4 @@
-"""Padding, batch and packing: a row is what it is, whatever stands beside it."""
+"""Padding, batch and packing: a row does not depend on the rows and padding around it."""
 
 import torch
 from torch import Tensor, nn

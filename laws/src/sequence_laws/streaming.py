@@ -122,7 +122,7 @@ def reordered(subject: Subject, length: int) -> str:
 
 
 def again(subject: Subject, length: int) -> str:
-    """A row that starts over forgets, one beside it goes on, and a cache counts what it saw."""
+    """A row that starts over forgets, its neighbour continues, and a cache counts what it saw."""
     x, half = subject.inputs.draw(2, length), length // 2
     wide, model, rows = subject.widened(x), subject.copy(), torch.tensor([True, False])
     with torch.no_grad(), subject.exactly():

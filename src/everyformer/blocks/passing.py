@@ -2,7 +2,7 @@
 
     for each step:   stream = leave(layers(enter(stream)))    `LayerSchedule`: who takes the step
 
-A step is one layer or several. Which tokens take it, and what comes of those that do not, is said
+A step is one layer or several. Which tokens take it, and what comes of those that do not, is set
 by a `LayerSchedule`, which a depth makes for each pass. Who computes layers in another way (again
 in the backward pass, recorded for one by hand) changes how one layer is called,
 `StackRun.through`.

@@ -172,7 +172,7 @@ def _between(power: float, what: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Given(Inputs):
-    """The inputs of a batch, whatever is asked for."""
+    """The inputs of a batch, whatever is requested."""
 
     batch: Tensor | None = None
 

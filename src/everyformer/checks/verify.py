@@ -1,7 +1,7 @@
 """`verify`: run the laws for members on this machine, in this dtype, and say what holds.
 
 Most are those of `sequence_laws`, tried on a member's cases (`everyformer.checks.shared`); what
-only a member can be asked has laws of its own.
+concerns members alone has laws of its own.
 """
 
 import time
@@ -34,7 +34,7 @@ OWN: dict[str, Callable[..., None]] = {
     "devices": devices.devices,
     "traffic": traffic.traffic,
 }
-"""what only a member can be asked"""
+"""laws of members alone"""
 UNSAID = ("batch", "lengths", "order")
 """of models of anyone: of members they follow from others, or say nothing"""
 LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)

@@ -102,7 +102,7 @@ class TrainedRun:
         return with_store(model, self.text_tokenizer(), store, knn, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Inputs beside ``inputs`` that the run's own store finds."""
+        """Inputs besides ``inputs`` that the run's own store finds."""
         from everyformer.stores.runs import reading_model, runner_of
 
         runner = runner_of(self.config)
@@ -245,7 +245,7 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
 
     Args:
         device: where its model is computed; auto: an accelerator if there is one.
-        quiet: say nothing of what the path means, since it is opened again.
+        quiet: report nothing of what the path means, since it is opened again.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.

@@ -122,7 +122,7 @@ def forked_random(device: torch.device) -> AbstractContextManager[None]:
 
 
 def synchronise(device: torch.device | str) -> None:
-    """Wait for what the device was told to do; the host itself does all at once."""
+    """Wait for the work that the device was given; the host itself does all at once."""
     device = torch.device(device)
     if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)

@@ -58,7 +58,7 @@ class Mixer(nn.Module):
     supports_cross: ClassVar[bool] = False
     """whether it takes a ``context``"""
     positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
-    """of a mixer that takes no such positions: why, said after its name"""
+    """of a mixer that takes no such positions: why, for a sentence that begins with its name"""
     with_feedforward: bool = True
     """False where the mixer contains channel projections (gMLP), so a block adds none"""
     causal_only: ClassVar[str | None] = None
@@ -122,7 +122,7 @@ class Mixer(nn.Module):
     @final
     @property
     def begins(self) -> bool:
-        """True if it says how a state begins (`empty_state`)."""
+        """True if it defines how a state begins (`empty_state`)."""
         return type(self).empty_state is not Mixer.empty_state
 
     @final
@@ -166,7 +166,7 @@ class Mixer(nn.Module):
     @final
     @classmethod
     def can_append(cls) -> bool:
-        """True if it says how a state is extended with less work than outputs (`take_in`)."""
+        """True if it defines how a state is extended with less work than outputs (`take_in`)."""
         return cls.take_in is not Mixer.take_in
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:

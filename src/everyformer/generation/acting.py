@@ -42,7 +42,7 @@ class DecisionPolicy:
 
     Args:
         target: the target return; None where the model reads none.
-        seeds: one a row, from which its draws follow, whatever is beside it.
+        seeds: one a row, from which its draws follow, whatever the other rows are.
         delayed: whether rewards come with the last step, so that the target stays.
         temperature: divides the logits of actions that are chosen; 0 takes the likeliest.
         rolling: see above.

@@ -1,7 +1,7 @@
 """`GENES`: the places of the machine where members differ, in the order in which a person asks.
 
 The one list that configs, flags, files, pages, laws, comparisons and warm starts walk. A new gene
-is a record here, beside a folder with its alternatives; a new alternative is one file there.
+is a record here, with a folder of its alternatives; a new alternative is one file there.
 """
 
 from everyformer.core.config import Choice

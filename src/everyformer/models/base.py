@@ -212,7 +212,7 @@ class Model(nn.Module):
     ) -> tuple[StackOutput, Summarised | None]:
         """Embeddings ``x`` (B, L, width) of ``tokens`` (B, L) through all layers.
 
-        With summaries their global tokens go the same way, and what came of them comes beside.
+        With summaries their global tokens go the same way, and what came of them comes too.
 
         Args:
             taps: what is wanted of the inside (`everyformer.core.taps`), of the text alone.

@@ -2,7 +2,7 @@
 
     L = sum_n omega_n L_n / sum_n omega_n,   or the mean of L of drawn layers;   + L_exit
 
-The layers share the final norm and the output layer, or each has its own. All is said of depths
+The layers share the final norm and the output layer, or each has its own. All is in depths
 (`everyformer.genes.depth.calm`, `everyformer.genes.depth.depth_adaptive`); here it meets tokens.
 """
 

@@ -53,7 +53,7 @@ class LookedUp(NamedTuple):
     """A pass of the model alone, and what a store has for it."""
 
     out: ModelOutput
-    """of the model, with the tap; where the last tokens are asked for, logits of those"""
+    """of the model, with the tap; where the last tokens are requested, logits of those"""
     real: Tensor
     """(B, L) bool: tokens that are no padding, in whose order there are N queries"""
     neighbours: Neighbours

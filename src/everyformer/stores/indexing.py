@@ -102,7 +102,7 @@ def index_texts(
     Args:
         tables: which column of tables is read; None: the one that is called like a text.
         resume: go on where an earlier call was stopped.
-        should_stop: asked between batches.
+        should_stop: called between batches.
 
     Raises:
         ConfigError: no such tap, or a stride that leaves tokens out.

@@ -81,7 +81,7 @@ def train_run(
     """Training as by `everyformer.training.train`, with the store that the model needs.
 
     Args:
-        say: told what is done besides.
+        say: called with what else is done.
         more: further arguments of `train`.
 
     Raises:

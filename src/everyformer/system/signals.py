@@ -29,7 +29,7 @@ class Stopped(KeyboardInterrupt):
 
 class GracefulStop:
     """Context manager for work that stops between steps; ``received`` is the number of the signal
-    that asked for a stop, or None.
+    that requested a stop, or None.
 
     A second Ctrl-C raises `Stopped`. Signals can only be caught in the main thread; in another one
     nothing is ever received.

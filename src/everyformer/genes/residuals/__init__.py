@@ -30,7 +30,7 @@ class ResidualGene(Gene):
     )
 
     def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
-        """Refuse two halves that nobody reads, and gates beside sub-layers that are left out."""
+        """Refuse two halves that nobody reads, and gates where sub-layers are left out."""
         residual = self.typed(plan.genes[self.name])
         if residual.name == "reversible" and residual.get("reversible_output") == "concat":
             self._check_halves(plan)

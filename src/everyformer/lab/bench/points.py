@@ -90,7 +90,7 @@ def crossover(points: Iterable[Point], member: str, what: str = "seconds") -> in
 
 
 def is_settled(points: Iterable[Point], member: str) -> bool | None:
-    """True if the seconds of ``member`` and of the baseline can be told apart at the longest length
+    """True if the seconds of ``member`` and of the baseline differ clearly at the longest length
     at which both are measured: their ranges have no value in common. None: there is no such."""
     for _, (one, other) in _shared(points, member, "seconds"):
         return one[1] < other[0] or other[1] < one[0]

@@ -41,7 +41,7 @@ class Candidate:
     parameters: int | None
     error: str | None = None
     steps: int | None = None
-    """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
+    """the budget in steps that its seconds become; None: its trainings have the budget as it is"""
     precision: Precision | None = None
     """what `precision` auto came to; None: another was given, or each training finds out"""
     broken: tuple[LawResult, ...] = ()

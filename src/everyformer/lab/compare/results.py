@@ -46,7 +46,7 @@ class Calibrated(TypedDict):
     cpu_seconds: float
     """of all threads a step, in that round"""
     steps: int
-    """that the budget is worth"""
+    """of the budget"""
     precision: Precision
     """in which it was timed and is trained: what `precision` auto came to"""
     peak_bytes: int | None
@@ -86,7 +86,7 @@ class Trained(TypedDict):
     limits: NotRequired[list[str]]
     """what the model cannot, in sentences"""
     by_position: NotRequired[list[list[float]]]
-    """[first position, mean loss] of each stretch of the window"""
+    """[first position, mean loss] of each part of the window"""
     sample: NotRequired[Sample | None]
     config: NotRequired[dict[str, Any]]
     """the model's, in the training's file"""
@@ -229,7 +229,7 @@ class Verdict(TypedDict):
     smallest: float | None
     """the smallest difference that would have told two members apart; None: one training each"""
     power: NotRequired[Power | None]
-    """what was asked of a difference that matters"""
+    """the difference that matters, as it was given"""
     looks: NotRequired[int]
     """that were planned, among which the 5% by which it may err are shared"""
     ended: NotRequired[Literal["winner", "margin", "seeds"] | None]

@@ -59,7 +59,7 @@ def verdict(
         metric: that they are ranked by.
         in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
         cores: of the machine.
-        design: says what was planned of its seeds, and asked about its differences.
+        design: the plan of its seeds, and the differences in question.
     """
     if not rows:
         return {"best": [], "doubts": [], "useful": False, "smallest": None, "ended": None}

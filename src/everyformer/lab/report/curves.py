@@ -194,7 +194,7 @@ def _at_the_same(name: str, seeds: Sequence[Points]) -> Points:
 
 @styled
 def draw_positions(results: Results, styles: Styles) -> Drawing | None:
-    """Validation loss by place in the sequence: what more context is worth."""
+    """Validation loss by place in the sequence: what more context gains."""
     order = results["config"]["members"].index
     rows = sorted(finished(results), key=lambda row: order(row["member"]))
     known = [(row["member"], by_start) for row in rows if (by_start := row.get("by_position"))]

@@ -45,7 +45,7 @@ class Writer:
     """An open store to write, made by `create` or `resume`; a context manager.
 
     A writer that is left without `finish` (an error, Ctrl-C, a kill) keeps what was committed, and
-    `resume` goes on from there.
+    `resume` continues there.
 
     Raises, whatever is called:
         DataError: another process writes into the store.

@@ -1,6 +1,6 @@
 """`Predictor`: a trained model with what it needs to read rows and to say what it answers.
 
-Rows go through the model in batches, in their order, texts of any length padded beside each other;
+Rows go through the model in batches, in their order, texts of any length padded to one length;
 padding changes nothing. What is longer than the model's training sequences is cut: texts that are
 answered as a whole keep their beginning, those that go on their end.
 """
@@ -315,7 +315,7 @@ class RowPredictor(Predictor):
 
 
 def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
-    """Rows beside each other, and flags of what is real where they differ in length."""
+    """Rows as one tensor, and flags of what is real where they differ in length."""
     inputs = pad_sequence([*map(torch.from_numpy, rows)], True, 0, "left" if front else "right")
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     if int(lengths.min()) == inputs.shape[1]:
