@@ -17,7 +17,7 @@ from everyformer.cli.names import full_name
 from everyformer.core.mixer import Mixer
 from everyformer.core.tasks import LM
 from everyformer.genes.feedforward import FEEDFORWARDS
-from everyformer.genes.wirings.reversible import Replayed
+from everyformer.genes.residuals.reversible import Replayed
 from everyformer.models.base import Model
 
 Module = TypeVar("Module", bound=nn.Module)

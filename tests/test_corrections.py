@@ -69,7 +69,7 @@ def test_reversible_layers_learn_beside_frozen_embeddings() -> None:
     theirs = transformers.ReformerForMaskedLM(config).train()
     ours = ef.create_model(
         "attention", width=WIDTH, heads=HEADS, layers=1, vocabulary=11, max_length=LENGTH,
-        wiring="reversible", reversible_output="mean",
+        residual="reversible", reversible_output="mean",
     ).train()  # fmt: skip
     tokens = torch.randint(0, 11, (2, LENGTH))
     for made, layers, learn in ((theirs, theirs.reformer.encoder.layers, False),

@@ -300,7 +300,7 @@ def test_the_loss_of_one_that_looks_ahead_is_said_to_measure_nothing(
     ):
         assert main([*words, *plugin]) == 0
         out, err = capsys.readouterr()
-        assert re.search("^worth +not strictly autoregressive", out, re.MULTILINE)
+        assert re.search("^baseline +not strictly autoregressive", out, re.MULTILINE)
         assert "better than" not in out
         said = r"output 0 of the mixer 'cum-mean' \(.*mine.py, line \d+\) changes"
         assert re.search(said, out + err)

@@ -124,7 +124,7 @@ def test_wrong_shapes_are_refused_with_file_and_line(
 
 
 WRONG = """
-from everyformer.blocks.wiring import Wiring
+from everyformer.blocks.residual import Residual
 from everyformer.core.config import NoOptions
 from everyformer.core.position import Position
 from everyformer.genes.positions.base import AdditivePosition
@@ -156,7 +156,7 @@ class Fails(Position):
 class Rope(Position):
     name, acts_on = "rope", "embeddings"
 
-class Wired(Wiring):
+class Wired(Residual):
     name, Options = "wired", NoOptions
 """
 
@@ -171,7 +171,7 @@ class Wired(Wiring):
         ("Fails", 1, r"the position 'fails' \(.*wrong.py, line 22\) cannot be built, causal,"
          r".*wrong.py, line 29, in Fails.build: ZeroDivisionError"),
         ("Rope", 2, "'rope' is a member of this library: give your position another name"),
-        ("Wired", 2, "is a wiring, and known so are mixers, positions, tasks and kinds of data"),
+        ("Wired", 2, "is a residual, and known so are mixers, positions, tasks and kinds of data"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_a_position_is_refused_when_it_is_read(

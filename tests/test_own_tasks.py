@@ -40,7 +40,7 @@ def test_every_verb_knows_the_task(mine: Path, capsys: pytest.CaptureFixture[str
     data = ("--data", "my.num")
     assert main(["train", "attention", *data, *SIZES, "--out", "run", *PLUGINS]) == 0
     told = capsys.readouterr().out
-    assert re.search(r"^worth +better than giving the last number again", told, re.MULTILINE)
+    assert re.search(r"^baseline +better than giving the last number again", told, re.MULTILINE)
     assert main(["eval", "run", "--json", *PLUGINS]) == 0
     found = json.loads(capsys.readouterr().out)["evaluation"]
     # mean of (y[t+1] - y[t])^2 over a wave of amplitude 10: 200 sin(1/4)^2

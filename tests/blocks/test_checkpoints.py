@@ -19,7 +19,7 @@ DRAWN = [("rfa", {"pool": 6}), ("rfa", {"gate": True}), ("performer", {"redraw":
 def test_gradients_and_what_is_drawn_are_those_without_checkpoints(name, options):
     torch.manual_seed(0)
     sizes = {"width": 12, "heads": 3, "layers": 2, "max_length": 24, "vocabulary": 50}
-    plain = ef.create_model(name, dropout=0.2, wiring="pre", **sizes, **options).double()
+    plain = ef.create_model(name, dropout=0.2, residual="pre", **sizes, **options).double()
     thrifty = copy.deepcopy(plain)
     thrifty.enable_checkpointing()
     tokens = torch.randint(0, 50, (2, 11))

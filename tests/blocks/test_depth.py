@@ -11,7 +11,7 @@ from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.passing import AllTokens, LayerSchedule, StackRun, Steps
 from everyformer.blocks.stack import Stack
 from everyformer.genes.positions.learned_per_layer import LearnedPerLayer
-from everyformer.genes.wirings import WIRINGS
+from everyformer.genes.residuals import RESIDUALS
 from helpers import both_ways, build_mixer, draw, feeds, in_pieces
 
 WIDTH, ORDER = 12, (0, 1, 1, 0, 1)
@@ -27,19 +27,19 @@ class Given(Depth):
         return AllTokens(given)
 
 
-def build(wiring: str, dropout: float = 0.0) -> Stack:
+def build(residual: str, dropout: float = 0.0) -> Stack:
     torch.manual_seed(0)
     sizes: dict[str, Any] = {"width": WIDTH, "heads": 3, "causal": True}
     mixers = [build_mixer("attention", **sizes) for _ in range(2)]
     tables = [LearnedPerLayer(width=WIDTH, max_length=16, heads=3) for _ in range(2)]
-    options, how = BlockOptions(dropout=dropout), WIRINGS.get(wiring)()
+    options, how = BlockOptions(dropout=dropout), RESIDUALS.get(residual)()
     feed = feeds(dropout=dropout)
     return Stack(mixers, WIDTH, options, how, Given(), feed, position=tables).double()
 
 
-@pytest.mark.parametrize("wiring", ["pre", "post"])
-def test_blocks_are_applied_in_the_order_that_depth_gives(wiring: str) -> None:
-    stack, x = build(wiring).eval(), draw(2, 7, WIDTH)
+@pytest.mark.parametrize("residual", ["pre", "post"])
+def test_blocks_are_applied_in_the_order_that_depth_gives(residual: str) -> None:
+    stack, x = build(residual).eval(), draw(2, 7, WIDTH)
     out = stack(x, taps=("block-output:1", "block-output:3", "block-output:5"))
     h, steps = x, []
     for n in ORDER:
@@ -50,9 +50,9 @@ def test_blocks_are_applied_in_the_order_that_depth_gives(wiring: str) -> None:
     torch.testing.assert_close([*out.taps.values()], steps[::2], rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("wiring", WIRINGS.names())
-def test_every_step_has_a_state_of_its_own(wiring: str) -> None:
-    stack, x = build(wiring).eval(), draw(2, 9, WIDTH)
+@pytest.mark.parametrize("residual", RESIDUALS.names())
+def test_every_step_has_a_state_of_its_own(residual: str) -> None:
+    stack, x = build(residual).eval(), draw(2, 9, WIDTH)
     state = stack.init_state(2, dtype=torch.float64)
     assert len(state.layers) == len(ORDER)
     parts, _ = in_pieces(stack, x, [4, 1, 4], state)

@@ -1,4 +1,4 @@
-"""The wiring `gated`: six ways to join, by their equations, their limits and what they cost."""
+"""The residual `gated`: six ways to join, by their equations, their limits and what they cost."""
 
 import math
 import random
@@ -15,8 +15,8 @@ from everyformer.checks.cases import Case
 from everyformer.checks.check import Check
 from everyformer.checks.conditions import CARRIED, WHOLE, Layers, Trial
 from everyformer.core.errors import ConfigError, GeneError
-from everyformer.genes.wirings import WIRINGS
-from everyformer.genes.wirings._gates import GATES
+from everyformer.genes.residuals import RESIDUALS
+from everyformer.genes.residuals._gates import GATES
 from everyformer.lab.show.pictures import draw_pictures
 from helpers import build_model, close, draw, in_pieces, shifted, with_gradients
 from sequence_laws.flops import count_flops
@@ -203,7 +203,7 @@ def test_a_gate_costs_so_many_squares_of_the_width(name: str, squares: int, vect
 
 def test_layers_of_a_decoder_have_a_gate_a_sub_layer_and_all_learn() -> None:
     sizes = {"width": 12, "heads": 3, "layers": 2, "vocabulary": 11, "max_length": 16}
-    model = build_model("attention", "seq2seq", wiring="gated", **sizes).train()
+    model = build_model("attention", "seq2seq", residual="gated", **sizes).train()
     tokens = torch.randint(0, 11, (2, 6))
     model(tokens, targets=tokens).loss.backward()
     biases = {n: p for n, p in model.named_parameters() if n.endswith("_gate.bias")}
@@ -214,17 +214,17 @@ def test_layers_of_a_decoder_have_a_gate_a_sub_layer_and_all_learn() -> None:
         assert sorted(own) == sorted(id(p) for p in block.parameters())
 
 
-@pytest.mark.parametrize("n", range(len(WIRINGS.get("gated").trials.variants)))
+@pytest.mark.parametrize("n", range(len(RESIDUALS.get("gated").trials.variants)))
 def test_every_gate_keeps_the_laws_of_layers(n: int) -> None:
     """Padding, packing, pieces, resets, several layers and long texts, two by two."""
-    options = dict(WIRINGS.get("gated").trials.variants[n])
+    options = dict(RESIDUALS.get("gated").trials.variants[n])
     chance, check = random.Random(n), Check()
     case = Case(ef.info("xl-relative"), {"position": "xl-relative"})
     for carried, known in ((False, WHOLE), (True, CARRIED)):
         pair = ("layers", known[n % 5])
-        wired = {"wiring": "gated", "wiring_options": options}
+        wired = {"residual": "gated", "residual_options": options}
         Trial(Layers(case, 3, wired).double().eval(), case, pair, carried).run(chance, check)
-    assert {v["gate"] for v in WIRINGS.get("gated").trials.variants} == set(NAMES)
+    assert {v["gate"] for v in RESIDUALS.get("gated").trials.variants} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", EQUATIONS)
@@ -256,7 +256,7 @@ REFUSED: list[tuple[type[Exception], dict[str, Any], str]] = [
     (ConfigError, {"gate_bias": "x"}, "`gated.gate_bias` must be float, not 'x'"),
     (ConfigError, {"gate": "input", "gate_bias": 3.0}, "`gate_bias=3.0` .* gate is 'input'"),
     (ConfigError, {"gates": "gru"}, "unknown option `gated.gates`; did you mean 'gate'"),
-    (GeneError, {"drop_path": 0.1}, "`drop_path=0.1` .* gate 'gru' of wiring 'gated'"),
+    (GeneError, {"drop_path": 0.1}, "`drop_path=0.1` .* gate 'gru' of residual 'gated'"),
     (GeneError, {"mixer": "linear"}, "memory 'segment' .* mixer 'linear'"),
     (GeneError, {"position": "sinusoidal"}, "position 'sinusoidal' .* memory 'segment'"),
 ]
@@ -269,7 +269,7 @@ def test_what_does_not_go_together_is_refused(kind, options, message) -> None:
     wired = {k: v for k, v in options.items() if k not in blocks}
     others = {k: v for k, v in options.items() if k in blocks}
     with pytest.raises(kind, match=message):
-        gtrxl(wiring_options=wired, **others, **own)
+        gtrxl(residual_options=wired, **others, **own)
 
 
 def test_sub_layers_may_be_left_out_where_gates_add() -> None:

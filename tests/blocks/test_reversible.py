@@ -18,7 +18,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.family import list_members
 from everyformer.genes.depth.plain import Plain
-from everyformer.genes.wirings.reversible import Replayed, Reversible, ReversibleOptions
+from everyformer.genes.residuals.reversible import Replayed, Reversible, ReversibleOptions
 from everyformer.models.build import create_mixer
 from helpers import both_ways, draw, feeds, saved_bytes, with_gradients
 from sequence_laws.flops import count_flops
@@ -31,9 +31,9 @@ def make_stack(name, depth=3, output="concat", **options):
     own = {"causal_chunk": 4, "k": 2} if name == "linformer" else {}
     sizes = {"width": WIDTH, "heads": 3, "causal": name != "etc", "max_length": 20}
     mixers = [create_mixer(name, **sizes, **own) for _ in range(depth)]
-    wiring = Reversible(ReversibleOptions(output))
+    residual = Reversible(ReversibleOptions(output))
     feed = feeds(dropout=options.get("dropout", 0.0))
-    stack = Stack(mixers, WIDTH, BlockOptions(**options), wiring, Plain(), feed).double()
+    stack = Stack(mixers, WIDTH, BlockOptions(**options), residual, Plain(), feed).double()
     randomize_(stack)
     return stack
 
@@ -47,9 +47,9 @@ def plainly(stack, x, **more):
 
 def recorded(stack, x):
     """A pass without gradients whose steps are recorded, and its halves."""
-    run = Replayed(list(stack.blocks), stack.wiring, stack.steps)
+    run = Replayed(list(stack.blocks), stack.residual, stack.steps)
     run.record(x.dtype)
-    return run, run.loop(stack.wiring.open(x), AllTokens(run))
+    return run, run.loop(stack.residual.open(x), AllTokens(run))
 
 
 def gradients(stack, x, y):
@@ -116,7 +116,7 @@ def test_steps_that_draw_nothing_between_some_that_do():
 @pytest.mark.parametrize("layers", [1, 2])
 def test_a_decoder_that_reads_an_encoder_gets_autograds_gradients(layers):
     torch.manual_seed(0)
-    options = {"wiring": "reversible", "reversible_output": "mean", "dropout": 0.3}
+    options = {"residual": "reversible", "reversible_output": "mean", "dropout": 0.3}
     sizes = {"width": WIDTH, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 9}
     model = ef.create_model("attention", "seq2seq", **sizes, **options).double()
     source, targets = torch.randint(0, 20, (2, 7)), torch.randint(0, 20, (2, 5))
@@ -283,7 +283,7 @@ def test_outputs_of_layers_are_offered_and_have_gradients():
         [stack.blocks[0].mixer], WIDTH, BlockOptions(), Reversible(), Plain(), feeds()
     ).double()
     first.blocks[0] = stack.blocks[0]
-    once = StackRun([stack.blocks[0]], stack.wiring, [(0,)])
+    once = StackRun([stack.blocks[0]], stack.residual, [(0,)])
     halves = once.forward(x, AllTokens(once))
     torch.testing.assert_close(inner, (halves.a + halves.b) / 2)
     assert torch.autograd.grad(inner.sum(), x)[0].abs().max() > 0
@@ -328,7 +328,7 @@ def test_what_a_mixer_chose_is_repeated_and_its_losses_come_out():
 
 def test_traces_record_each_layer_once():
     model = ef.create_model(
-        "attention", width=WIDTH, heads=3, layers=2, wiring="reversible", tie=False
+        "attention", width=WIDTH, heads=3, layers=2, residual="reversible", tie=False
     )
     tokens = torch.randint(0, 256, (1, 5))
     with ef.trace(model) as traced:
@@ -366,14 +366,14 @@ def test_the_compiler_gets_one_graph_with_the_same_gradients():
 def test_operations_are_counted_those_of_the_second_computation_too(task):
     sizes = {"width": WIDTH, "heads": 3, "layers": 2, "vocabulary": 20, "max_length": 9}
     tokens, found = torch.randint(0, 20, (2, 9)), {}
-    for wiring, output in (("pre", "concat"), ("reversible", "mean")):
-        chosen = {"reversible_output": output} if wiring == "reversible" else {}
-        model = ef.create_model("attention", task, wiring=wiring, **chosen, **sizes)
-        found[wiring] = count_flops(lambda m=model: m(tokens, targets=tokens).loss.backward())
+    for residual, output in (("pre", "concat"), ("reversible", "mean")):
+        chosen = {"reversible_output": output} if residual == "reversible" else {}
+        model = ef.create_model("attention", task, residual=residual, **chosen, **sizes)
+        found[residual] = count_flops(lambda m=model: m(tokens, targets=tokens).loss.backward())
     assert 1.1 * found["pre"] < found["reversible"] < 1.34 * found["pre"]
 
 
 def test_halves_side_by_side_are_refused_where_nothing_reads_them():
     for task, message in (("lm", "tie=True"), ("mlm", "tie=True"), ("seq2seq", "_output='mean'")):
         with pytest.raises(GeneError, match=message):
-            ef.create_model("attention", task, wiring="reversible", width=WIDTH, heads=3)
+            ef.create_model("attention", task, residual="reversible", width=WIDTH, heads=3)

@@ -17,7 +17,7 @@ TARGETS = TOKENS.roll(-1, 1)
 def model(task="lm", layers=3, **options):
     torch.manual_seed(0)
     sizes = {"width": 12, "heads": 3, "layers": layers, "vocabulary": 20, "max_length": 4 * LENGTH}
-    more = {"wiring": "reversible", "tie": False, "dropout": 0.2, **options}
+    more = {"residual": "reversible", "tie": False, "dropout": 0.2, **options}
     made = ef.create_model("attention", task, **sizes, **more).double()
     randomize_(made)
     return made
@@ -96,9 +96,9 @@ def kept_for(made, **given):
     return saved_bytes(lambda: made.stack(x, **given).y, known)
 
 
-@pytest.mark.parametrize("wiring", ["pre", "reversible"])
-def test_reading_a_memory_costs_no_activations_either(wiring):
-    options = {"position": "alibi", "memory": "segment", "slots": 6, "wiring": wiring}
+@pytest.mark.parametrize("residual", ["pre", "reversible"])
+def test_reading_a_memory_costs_no_activations_either(residual):
+    options = {"position": "alibi", "memory": "segment", "slots": 6, "residual": residual}
     found = []
     for layers in (2, 12):
         made = model(layers=layers, **options)
@@ -106,11 +106,11 @@ def test_reading_a_memory_costs_no_activations_either(wiring):
             state = made(TOKENS, state=made.init_state(2)).state
         found.append(kept_for(made, state=state))
     shallow, deep = found
-    assert deep == shallow if wiring == "reversible" else deep > 5 * shallow
+    assert deep == shallow if residual == "reversible" else deep > 5 * shallow
 
 
 def test_states_that_gradients_pass_through_keep_them():
-    """Without a memory the second piece teaches the first, as it does in other wirings."""
+    """Without a memory the second piece teaches the first, as in other stacks."""
     made = model(position="alibi", dropout=0.0)
     inputs = made.embedding(TOKENS[:, :LENGTH]).detach().requires_grad_()
     state = made(TOKENS[:, :LENGTH], state=made.init_state(2), embeddings=inputs).state
@@ -136,11 +136,11 @@ def test_losses_of_inner_layers_have_autograds_gradients(options, mixer, output)
     close(both_ways(run))
 
 
-@pytest.mark.parametrize("wiring", ["pre", "reversible"])
-def test_offering_the_outputs_of_layers_costs_no_activations_either(wiring):
-    options = {"position": "learned", "wiring": wiring}
+@pytest.mark.parametrize("residual", ["pre", "reversible"])
+def test_offering_the_outputs_of_layers_costs_no_activations_either(residual):
+    options = {"position": "learned", "residual": residual}
     shallow, deep = (
         kept_for(model(layers=n, **options), taps=[f"block-output:{i}" for i in range(1, n)])
         for n in (2, 12)
     )
-    assert deep == shallow if wiring == "reversible" else deep > 5 * shallow
+    assert deep == shallow if residual == "reversible" else deep > 5 * shallow

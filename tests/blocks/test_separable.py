@@ -162,7 +162,7 @@ def test_decoders_write_what_they_were_taught_with(member: str) -> None:
 
 
 def test_reversible_stacks_learn_what_autograd_says() -> None:
-    made = model("attention", wiring="reversible", tie=False).train()
+    made = model("attention", residual="reversible", tie=False).train()
     tokens = torch.randint(0, 9, (2, 9))
 
     def gradients() -> list[Tensor]:
@@ -201,7 +201,7 @@ REFUSED: list[tuple[Any, type[EveryformerError], str]] = [
     (lambda: model("gmlp"), GeneError, "`feedforward` has no meaning"),
     (lambda: feed(True)(draw(1, 3, WIDTH), Mask(attention_mask=torch.ones(3, 3, dtype=torch.bool))),
      UnsupportedError, "feed-forward 'sepconv' cannot honour the mask part(s) attention_mask"),
-    (foreign, ShapeError, "goes on from a LayerState"),
+    (foreign, ShapeError, "continues from a LayerState"),
 ]  # fmt: skip
 
 

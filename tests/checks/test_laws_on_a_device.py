@@ -42,7 +42,7 @@ def test_laws_hold_on_a_device_that_is_not_the_host(member: str) -> None:
 def test_laws_in_float64_are_refused_where_there_is_none() -> None:
     line = said("verify", "gpt", "--device", "sandbox")
     assert (line["code"], line["out"]) == (2, "")
-    assert "'sandbox' has no float64, in which laws are checked unless told: give" in line["err"]
+    assert "'sandbox' has no float64, in which laws are checked by default: give" in line["err"]
 
 
 DROPPED = """
@@ -72,7 +72,7 @@ sandbox_device.install()
 from helpers import both_ways, build_model
 
 torch.manual_seed(0)
-options = {"wiring": "reversible", "reversible_output": "mean", "dropout": 0.5}
+options = {"residual": "reversible", "reversible_output": "mean", "dropout": 0.5}
 model = build_model("attention", dtype=torch.float32, **options).to("sandbox").train()
 tokens = torch.arange(12, device="sandbox").view(2, 6)
 

@@ -275,7 +275,7 @@ WRONG = (
         unread("padding_mask"),
     ),
     simple(
-        "packing", "documents that mix", "told by documents", "forward", unread("documents"),
+        "packing", "documents that mix", "marked by documents", "forward", unread("documents"),
     ),
     softmax(
         "conditions", "ids that come again are one document", "off by", visibility, "runs_of",

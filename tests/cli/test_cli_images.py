@@ -81,7 +81,7 @@ def test_pictures_of_a_class_are_drawn(say: Say, pictures: Path, refused: Refuse
     assert cells("run/samples.png", 64) == (2, 2)
     assert "did you mean 'cow'" in refused("generate", "run", "--class", "coww")
     complaint = refused("eval", "run", "--data", str(pictures), "--data.no-labels")
-    assert "is told the classes cat, cow, dog" in complaint
+    assert "was trained with the classes cat, cow, dog" in complaint
     assert "has none" in complaint
     complaint = refused("train", "gmlp", *data[:3], "--task", "classify-image", *FAST)
     assert "a classifier is to find it" in complaint

@@ -105,7 +105,7 @@ def test_train_prints_the_table_of_eval(days: Path, trained: Train, say: Say) ->
     for name in ("balanced accuracy", "macro F1", "calibration error (15 bins)"):
         [line] = [line for line in out.splitlines() if line.startswith(name)]
         assert line.split() in shown
-    assert "worth  " in out
+    assert "baseline  " in out
     assert "everyformer predict runs/table 'your text'" in out
     # many classes are shown by the lowest F1
     rows = "".join(f"text {n % 21} {n},{chr(97 + n % 21)}\n" for n in range(210))

@@ -106,7 +106,7 @@ def test_reasons_name_what_the_run_is(refused: Callable, say: Callable, trained:
     assert say("eval", run, "--tokenizer", "bytes")[0] == 0
     assert "it is for pictures, and the task is lm" in refused("eval", run, "--data.size", "8")
     told = refused("eval", run, "--lengths", "4", "8", "--length", "12")
-    assert told == "--lengths says how long windows are: leave out --length"
+    assert told == "--lengths sets how long windows are: leave out --length"
 
 
 def test_columns_of_the_runs_table_are_not_asked_of_a_text(files: Path, say: Callable) -> None:

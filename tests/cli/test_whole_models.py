@@ -89,7 +89,7 @@ def test_a_file_that_was_edited_is_told(name: str, run: str, theirs: Path, say: 
     theirs.with_name(name).write_text(FILE.replace("cumsum(1)", "cumsum(1) / 2"))
     code, _, err = say(*words)
     assert code == 0
-    assert f"{theirs.with_name(name)}:Net was edited since this run was begun" in err
+    assert f"{theirs.with_name(name)}:Net was edited since this run was started" in err
 
 
 def test_it_is_no_model_of_transformers(run: str, refused: Refused) -> None:

@@ -10,6 +10,7 @@ import torch
 
 import everyformer as ef
 from everyformer import family
+from everyformer.blocks.residual import SingleStream
 from everyformer.checks.verify import check_law
 from everyformer.core.errors import ConfigError, PluginError
 from everyformer.core.leaks import leak_of
@@ -45,9 +46,9 @@ class Place(Position):
         return GIVEN
 """
 JOIN = """
-from everyformer.blocks.wiring import Residual
+from everyformer.blocks.residual import SingleStream
 
-class Join(Residual):
+class Join(SingleStream):
     name = "join"
 
     def read(self, stream, around):
@@ -56,7 +57,7 @@ class Join(Residual):
     def join(self, stream, y, around):
         return GIVEN
 """
-GENE = {"feed": ("feedforward", FEED), "place": ("position", PLACE), "join": ("wiring", JOIN)}
+GENE = {"feed": ("feedforward", FEED), "place": ("position", PLACE), "join": ("residual", JOIN)}
 """the kind and the code of a gene of theirs, by name"""
 SIZES = {"width": 8, "heads": 2, "layers": 1, "max_length": 9, "vocabulary": 9}
 Offer = Callable[..., Path]
@@ -114,7 +115,7 @@ def test_what_is_no_row_names_its_package(entry: str, text: str, said: str, offe
 PLAIN = 'class Other:\n    name = "other"\n'
 KINDS = {
     "mixer": "mixers", "position": "positions", "memory": "memories", "depth": "depths",
-    "retrieval": "retrievals", "feedforward": "feedforwards", "wiring": "wirings",
+    "retrieval": "retrievals", "feedforward": "feedforwards", "residual": "residuals",
 }  # fmt: skip
 
 
@@ -198,9 +199,20 @@ def test_a_gene_that_reads_later_tokens_is_found_out(
 
 
 def test_layers_that_read_both_ways_by_right_do_not_leak(offer: Offer) -> None:
-    offer("join = their_part:Join", JOIN.replace("GIVEN", "stream + y.flip(1)"), "wirings")
-    model = ef.create_model("attention", "classify-text", wiring="join", classes=2, **SIZES)
+    offer("join = their_part:Join", JOIN.replace("GIVEN", "stream + y.flip(1)"), "residuals")
+    model = ef.create_model("attention", "classify-text", residual="join", classes=2, **SIZES)
     assert leak_of(model, 9) is None
+
+
+def test_a_package_that_offers_a_wiring_is_read_with_a_warning(offer: Offer) -> None:
+    text = JOIN.replace("GIVEN", "stream - y").replace("residual", "wiring")
+    offer("join = their_part:Join", text.replace("SingleStream", "Residual"), "wirings")
+    with pytest.warns(FutureWarning) as told:
+        model = ef.create_model("attention", residual="join", **SIZES)
+    said = [str(warning.message) for warning in told]
+    assert "in the group everyformer.wirings, which is everyformer.residuals now" in said[0]
+    assert "wiring.Residual is everyformer.blocks.residual.SingleStream now" in said[1]
+    assert isinstance(model.stack.residual, SingleStream)
 
 
 @pytest.mark.full("6 s each: a law of every position and depth")

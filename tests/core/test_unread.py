@@ -76,7 +76,7 @@ FLAGS = [
     ("attention --training.schedule noam --training.min-lr-ratio 0.2", "`min_lr_ratio=0.2` is re"),
     ("xl-relative --position.reach 3", "`reach=3` is read with distances='learned' alone"),
     ("attention --model.pixels.mixtures 3", "`mixtures=3` is read with output='mixture' alone"),
-    ("gtrxl --wiring.gate input --wiring.gate-bias 1",
+    ("gtrxl --residual.gate input --residual.gate-bias 1",
      "`gate_bias=1.0` is read with another gate than 'input' or 'residual' alone"),
 ]  # fmt: skip
 

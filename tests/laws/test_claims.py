@@ -40,7 +40,7 @@ def test_a_model_that_pools_is_judged_as_what_it_is(classes):
 
     held = {one.law: one for one in check(Pools())}
     rest = dict.fromkeys(("causality", "streaming", "packing"), "exempt")
-    rest |= dict.fromkeys(("order", "cost"), "said")
+    rest |= dict.fromkeys(("order", "cost"), "reported")
     statuses = {law: one.status for law, one in held.items()}
     assert statuses == dict.fromkeys(held, "held") | rest, held
     assert held["causality"].detail == "it gives one output a row, and none at a position"
@@ -129,6 +129,6 @@ def test_a_subject_takes_another_name_and_stays_as_it_is():
 
 def test_options_of_models_of_anyone_are_refused_where_there_is_none(capsys):
     assert main(["verify", "linear", "--causal", "False"]) == 2
-    assert "--claims are of a model of anyone" in capsys.readouterr().err
+    assert "--claims describe a model that is no member" in capsys.readouterr().err
     assert main(["verify", "hf:all", "--claims", "linear"]) == 2
     assert "not of hf:all: leave them out" in capsys.readouterr().err

@@ -106,7 +106,7 @@ def test_cost_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(Subject, "spans", (8, 16, 32))
     monkeypatch.setattr(cost, "SLOW", 1e9)
     [found] = check(Pairs(), laws=("cost",), vocabulary=16)
-    assert found.status == "said"
+    assert found.status == "reported"
     assert "operations L^1.74" in found.detail
     assert found.detail.endswith("from 16 to 32")
 

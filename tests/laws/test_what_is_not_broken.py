@@ -124,7 +124,7 @@ class Views(Base):
 
 def test_cost_is_counted_where_weights_are_cut() -> None:
     [cost] = check(Views(), laws=("cost",))
-    assert cost.status == "said", cost.detail
+    assert cost.status == "reported", cost.detail
 
 
 def test_positions_are_told_where_padding_moves_them() -> None:
@@ -301,7 +301,7 @@ def test_padding_on_the_left_is_said_to_move_a_row_whose_positions_count_it() ->
     subject = subject_of(Places(), vocabulary=16)
     subject.counts_padding = True
     [said] = check(subject, laws=("padding",))
-    assert said.status == "said"
+    assert said.status == "reported"
     assert said.detail.startswith("padding on the left moves a row by ")
     assert "a row padded on the right is the row alone" in said.detail
 
@@ -310,7 +310,7 @@ def test_padding_on_the_left_is_said_to_move_a_row_whose_positions_count_it() ->
     ("name", "status"),
     [
         ("RobertaForMaskedLM", "held"),
-        ("BartForCausalLM", "said"),
+        ("BartForCausalLM", "reported"),
         *(
             pytest.param(n, "held", marks=pytest.mark.full("seconds each"))
             for n in ("gpt2", "llama")

@@ -1,4 +1,4 @@
-"""BERT: our wiring with copied weights gives Hugging Face's numbers and torch's layer."""
+"""BERT: our layers with copied weights gives Hugging Face's numbers and torch's layer."""
 
 import pytest
 import torch

@@ -156,7 +156,7 @@ def test_a_body_has_no_embeddings_and_no_head_and_says_how_wide_it_is() -> None:
     names = {name.split(".")[1] for name in dict(made.named_parameters())}
     assert names == {"stack"}
     assert (made.width, made.out_width) == (WIDTH, WIDTH)
-    wide = body("attention", wiring="reversible")
+    wide = body("attention", residual="reversible")
     assert wide(draw(2, 3, WIDTH))[0].shape == (2, 3, wide.out_width) == (2, 3, 2 * WIDTH)
 
 

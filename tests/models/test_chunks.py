@@ -35,11 +35,11 @@ def same(first, second):
         torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("name", "wiring"), in_turn(FED, "pre", "post", "reversible"))
-def test_a_feed_forward_in_pieces_changes_nothing(name, wiring):
+@pytest.mark.parametrize(("name", "residual"), in_turn(FED, "pre", "post", "reversible"))
+def test_a_feed_forward_in_pieces_changes_nothing(name, residual):
     tokens = torch.randint(0, 50, (2, 17), generator=torch.Generator().manual_seed(0))
     # dropout would draw piece by piece
-    options = {"wiring": wiring, "tie": False, "dropout": 0.0}
+    options = {"residual": residual, "tie": False, "dropout": 0.0}
     whole, chunked = (build(name, **options, feedforward_chunk=n) for n in (None, 5))
     chunked.load_state_dict(whole.state_dict())
     same(gradients(chunked, tokens, tokens), gradients(whole, tokens, tokens))
@@ -89,8 +89,8 @@ LOSSES = [
 ]
 
 
-@pytest.mark.parametrize(("case", "wiring"), in_turn(LOSSES, "pre", "reversible"))
-def test_a_loss_in_pieces_has_the_same_value_and_gradients(case, wiring):
+@pytest.mark.parametrize(("case", "residual"), in_turn(LOSSES, "pre", "reversible"))
+def test_a_loss_in_pieces_has_the_same_value_and_gradients(case, residual):
     name, task, options = case
     generator = torch.Generator().manual_seed(0)
     tokens = torch.randint(0, 50, (3, 11), generator=generator)
@@ -98,8 +98,8 @@ def test_a_loss_in_pieces_has_the_same_value_and_gradients(case, wiring):
     if task == "pixels":
         tokens = torch.randint(0, 256, (3, 1, 4, 4), generator=generator).to(torch.uint8)
         targets = tokens.flatten(1).long()
-    options = {**options, "wiring": wiring, "dropout": 0.2}
-    if wiring == "reversible":
+    options = {**options, "residual": residual, "dropout": 0.2}
+    if residual == "reversible":
         options["reversible_output"] = "mean"
     whole, chunked = (build(name, task, **options, loss_chunk=n) for n in (None, 7))
     chunked.load_state_dict(whole.state_dict())

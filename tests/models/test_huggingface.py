@@ -1,4 +1,4 @@
-"""GPT-2 and ViT: our wiring with copied weights gives Hugging Face's numbers."""
+"""GPT-2 and ViT: our layers with copied weights gives Hugging Face's numbers."""
 
 import pytest
 import torch

@@ -32,10 +32,10 @@ class Everything:
         return Neighbours(best.values[:, :k], self.values[rows])
 
 
-def model(wiring: str = "pre") -> Any:
+def model(residual: str = "pre") -> Any:
     torch.manual_seed(0)
     made = ef.create_model(
-        "rope", width=16, heads=2, layers=2, vocabulary=20, wiring=wiring, max_length=64
+        "rope", width=16, heads=2, layers=2, vocabulary=20, residual=residual, max_length=64
     )
     return made.double().eval()
 
@@ -91,9 +91,9 @@ def test_the_mixture_is_of_probabilities_and_exact_at_both_ends(weight: float) -
     torch.testing.assert_close(mixed.exp().sum(-1), torch.ones(3).double())
 
 
-@pytest.mark.parametrize("wiring", ["pre", "post"])
-def test_logits_are_the_whole_equation_for_every_token(wiring: str) -> None:
-    made = model(wiring)
+@pytest.mark.parametrize("residual", ["pre", "post"])
+def test_logits_are_the_whole_equation_for_every_token(residual: str) -> None:
+    made = model(residual)
     text = torch.randint(0, 20, (3, 30), generator=torch.Generator().manual_seed(2))
     reader = store_of(made, text)
     out = knn(made, reader, k=5, weight=0.4, temperature=3.0)(IDS, targets=IDS)

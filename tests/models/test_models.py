@@ -5,7 +5,7 @@ import torch
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, GeneError, ShapeError, UnsupportedError
-from everyformer.genes.wirings.pre import PreNorm
+from everyformer.genes.residuals.pre import PreNorm
 from helpers import feeds
 
 torch.manual_seed(0)

@@ -22,8 +22,8 @@ from everyformer.genes.feedforward import DENSE, FEEDFORWARDS
 from everyformer.genes.memory import MEMORIES
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.positions import POSITIONS
+from everyformer.genes.residuals import RESIDUALS
 from everyformer.genes.retrieval import RETRIEVALS
-from everyformer.genes.wirings import WIRINGS
 from everyformer.models.build import configure
 
 Values = dict[str, Any]
@@ -132,7 +132,7 @@ MEMORY_ROWS: dict[str, tuple[Values, Values]] = {
         {"slots": 128}),
 }  # fmt: skip
 
-WIRING_ROWS: dict[str, tuple[Values, Values]] = {
+RESIDUAL_ROWS: dict[str, tuple[Values, Values]] = {
     "pre": ({}, {}),
     "post": ({}, {}),
     "reversible": ({}, {"reversible_output": "concat"}),
@@ -201,7 +201,7 @@ ARCHITECTURE: Values = {
 """what a member has where its own row says nothing"""
 ALL_BIASES = {"bias": ["query", "key", "value", "output"]}
 RECURRENT: Values = {
-    "position": "xl-relative", "wiring": "post", "block": {"dropout": 0.1},
+    "position": "xl-relative", "residual": "post", "block": {"dropout": 0.1},
     "embedding_dropout": 0.1, "scale_embedding": True,
 }  # fmt: skip
 NAMED_BY_MIXER = (
@@ -221,11 +221,12 @@ MEMBER_ROWS: dict[str, Values] = {
     "gpt": {"position": "learned", "feedforward": "gelu-tanh", "block": {"dropout": 0.1},
             "feedforward_options": {"feedforward_dropout": 0.0},
             "init": "gpt2", "embedding_dropout": 0.1, "mixer_options": ALL_BIASES},
-    "transformer": {"wiring": "post", "feedforward": "relu",
+    "transformer": {"residual": "post", "feedforward": "relu",
                     "feedforward_options": {"feedforward_dropout": 0.0},
                     "block": {"norm_eps": 1e-6, "dropout": 0.1},
                     "embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"},
-    "bert": {"position": "learned", "wiring": "post", "block": {"norm_eps": 1e-12, "dropout": 0.1},
+    "bert": {"position": "learned", "residual": "post",
+             "block": {"norm_eps": 1e-12, "dropout": 0.1},
              "feedforward_options": {"feedforward_dropout": 0.0},
              "init": "bert", "embedding_dropout": 0.1, "embedding_norm": True, "token_types": 2,
              "head_transform": True, "head_bias": True, "mixer_options": ALL_BIASES},
@@ -238,37 +239,38 @@ MEMBER_ROWS: dict[str, Values] = {
     # rows of the memory are read by distance, u and v start at 0, acting is learning (our choice)
     "gtrxl": {"position": "xl-relative", "position_options": {"start_std": 0.0},
               "memory": "segment", "memory_options": {"same_length": "always"},
-              "wiring": "gated", "feedforward": "relu", "scale_embedding": True},
+              "residual": "gated", "feedforward": "relu", "scale_embedding": True},
     "memorizing": {"position": "t5-relative", "memory": "memorizing"},
     "knn-lm": {"retrieval": "knn"},
     "spalm": {**RECURRENT, "memory": "segment", "retrieval": "spalm"},
     # halting at twice the 6 steps of the base model
     "universal": {"position": None, "depth": "universal", "depth_options": {"steps": 12},
-                  "layers": 1, "wiring": "post", "scale_embedding": True, "embedding_dropout": 0.1,
-                  "feedforward": "relu", "block": {"norm_eps": 1e-6, "dropout": 0.1}},
-    "depth-adaptive": {"depth": "depth-adaptive", "wiring": "post", "embedding_dropout": 0.1,
+                  "layers": 1, "residual": "post", "scale_embedding": True,
+                  "embedding_dropout": 0.1, "feedforward": "relu",
+                  "block": {"norm_eps": 1e-6, "dropout": 0.1}},
+    "depth-adaptive": {"depth": "depth-adaptive", "residual": "post", "embedding_dropout": 0.1,
                        "feedforward": "relu", "block": {"dropout": 0.1}},
     "calm": {"position": "t5-relative", "depth": "calm", "embedding_dropout": 0.1,
              "feedforward": "geglu",
              "feedforward_options": {"feedforward_bias": False},
              "block": {"norm": "rmsnorm", "norm_eps": 1e-6, "dropout": 0.1}},
-    "adaptive-span": {"mixer": "adaptive-span", "position": None, "wiring": "post",
+    "adaptive-span": {"mixer": "adaptive-span", "position": None, "residual": "post",
                       "feedforward": "relu"},
     "image-transformer": {"mixer": "image-transformer", "scale_embedding": True, "head_bias": True,
-                          "wiring": "post", "feedforward": "relu", "block": {"dropout": 0.1},
+                          "residual": "post", "feedforward": "relu", "block": {"dropout": 0.1},
                           "pixels": {"tables": "channel", "places": "sinusoids"}},
     "sparse-transformer": {"mixer": "sparse-transformer", "position": "axial", "tie": False,
                            "position_options": {"combine": "sum"},
                            "feedforward": "gelu-sigmoid",
                            "feedforward_options": {"feedforward_dropout": 0.0},
                            "block": {"final_norm_eps": 1e-6}},
-    "etc": {"mixer": "etc", "position": None, "wiring": "post",
+    "etc": {"mixer": "etc", "position": None, "residual": "post",
             "summaries": {"per": "tokens"}},
     "linformer-chunked": {"mixer": "linformer", "mixer_options": {"causal_chunk": 64}},
     "gmlp": {"mixer": "gmlp", "position": None},
     "amlp": {"mixer": "amlp", "position": None},
     "reformer": {"mixer": "reformer", "position": "axial", "tie": False, "scale_embedding": True,
-                 "wiring": "reversible", "feedforward": "relu"},
+                 "residual": "reversible", "feedforward": "relu"},
     "decision-transformer": {
         "layers": 3, "heads": 1, "position": None, "init": "gpt2", "embedding_dropout": 0.1,
         "feedforward": "relu", "feedforward_options": {"feedforward_dropout": 0.0},
@@ -313,7 +315,7 @@ MADE: list[tuple[str, Values, Any, Any]] = [
 ]  # fmt: skip
 
 GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position": "sinusoidal",
-         "memory": None, "retrieval": None, "feedforward": "gelu", "wiring": "pre",
+         "memory": None, "retrieval": None, "feedforward": "gelu", "residual": "pre",
          "depth": "plain"}  # fmt: skip
 """what stands for every gene unless a member's row says otherwise"""
 
@@ -326,10 +328,10 @@ GENES = {"mixer": "attention", "encoder": None, "cross": "attention", "position"
         (MEMORIES, MEMORY_ROWS),
         (RETRIEVALS, RETRIEVAL_ROWS),
         (FEEDFORWARDS, FEEDFORWARD_ROWS),
-        (WIRINGS, WIRING_ROWS),
+        (RESIDUALS, RESIDUAL_ROWS),
         (DEPTHS, DEPTH_ROWS),
     ],
-    ids=["mixers", "positions", "memories", "retrievals", "feedforwards", "wirings", "depths"],
+    ids=["mixers", "positions", "memories", "retrievals", "feedforwards", "residuals", "depths"],
 )
 def test_every_registered_part_has_a_row_of_all_its_options(registry, rows):
     assert set(rows) == set(registry.names())

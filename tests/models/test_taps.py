@@ -10,7 +10,7 @@ from torch import Tensor
 import everyformer as ef
 from everyformer.core.errors import ConfigError, UnknownNameError
 from everyformer.core.mask import Mask
-from everyformer.genes.wirings import WIRINGS
+from everyformer.genes.residuals import RESIDUALS
 from helpers import build_model, close, draw
 
 SIZES: dict[str, Any] = {"width": 16, "heads": 2, "layers": 3}
@@ -19,8 +19,8 @@ EVERY = [f"{name}:{n}" for n in (1, 2, 3) for name in ("attention-output", "ffn-
 EVERY += [f"block-output:{n}" for n in range(4)]
 
 
-def stack(wiring: str, **options: Any) -> Any:
-    return build_model("attention", wiring=wiring, tie=False, **SIZES, **options).stack
+def stack(residual: str, **options: Any) -> Any:
+    return build_model("attention", residual=residual, tie=False, **SIZES, **options).stack
 
 
 def test_pre_norm_layers_are_sums_of_their_taps():
@@ -58,10 +58,10 @@ def test_steps_of_a_repeated_block_have_taps_of_their_own():
 
 
 @pytest.mark.parametrize(
-    ("wiring", "checkpointing"), [(w, n % 2) for n, w in enumerate(WIRINGS.names())]
+    ("residual", "checkpointing"), [(w, n % 2) for n, w in enumerate(RESIDUALS.names())]
 )
-def test_gradients_pass_through_taps_as_through_outputs(wiring, checkpointing):
-    layers, x = stack(wiring, dropout=0.2).train(), draw(2, 5, 16).requires_grad_()
+def test_gradients_pass_through_taps_as_through_outputs(residual, checkpointing):
+    layers, x = stack(residual, dropout=0.2).train(), draw(2, 5, 16).requires_grad_()
     layers.checkpointing = checkpointing
     torch.manual_seed(3)
     plain = layers(x)
@@ -135,9 +135,9 @@ def test_learned_tokens_in_front_are_left_out_of_taps():
 
 
 @pytest.mark.full("the compiler works for seconds")
-@pytest.mark.parametrize("wiring", WIRINGS.names())
-def test_a_compiled_stack_has_the_same_taps(wiring):
-    layers, x = stack(wiring), draw(2, 5, 16)
+@pytest.mark.parametrize("residual", RESIDUALS.names())
+def test_a_compiled_stack_has_the_same_taps(residual):
+    layers, x = stack(residual), draw(2, 5, 16)
     found = torch.compile(layers, backend="eager", fullgraph=True)(x, taps=EVERY).taps
     close(found, layers(x, taps=EVERY).taps)
 

@@ -67,7 +67,7 @@ def test_a_bad_store_is_one_sentence_of_every_verb_that_reads_it(said, damage, m
 def test_numbers_that_do_not_fit_are_named_as_they_are_written(said: Call) -> None:
     for words in READS:
         line = said(*words, "--knn.k", "599")
-        assert "599 neighbours are asked of a store that has 598" in line
+        assert "599 neighbours are requested from a store of 598" in line
         for weight in ("-0.1", "1.1", "nan"):
             assert "--knn.weight" in said(*words, "--knn.k", "4", f"--knn.weight={weight}")
 

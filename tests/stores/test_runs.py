@@ -24,6 +24,7 @@ from everyformer.genes.retrieval import KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel
 from everyformer.stores import indexing, runs
+from everyformer.stores.chunks import Chunks, stored
 from everyformer.stores.indexing import Indexing
 from everyformer.stores.knn_run import _choose
 from everyformer.stores.reader import StoreReader
@@ -31,7 +32,6 @@ from everyformer.stores.runs import train_run
 from everyformer.stores.spalm_reading import SpalmLanguageModel
 from everyformer.stores.store.index import Index
 from everyformer.stores.store.store import Store
-from everyformer.stores.stretches import Stretches, stored
 from everyformer.stores.table import PhraseTable
 from everyformer.training.config import TrainingConfig
 from everyformer.training.evaluate import evaluate
@@ -68,8 +68,8 @@ def key(model: Any, tokens: np.ndarray, position: int) -> Tensor:
     return found
 
 
-def store_of(model: Any, tokens: np.ndarray, size: int, folder: Path) -> tuple[Store, Stretches]:
-    texts = Stretches(tokens, size, CONTEXT, STRIDE)
+def store_of(model: Any, tokens: np.ndarray, size: int, folder: Path) -> tuple[Store, Chunks]:
+    texts = Chunks(tokens, size, CONTEXT, STRIDE)
     found = stored(folder, model, None, texts, HOW, "stamp", lambda: False)
     assert found is not None
     return found, texts

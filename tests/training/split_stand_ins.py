@@ -18,7 +18,7 @@ from everyformer.training.saved import load_model
 SELDOM = pytest.mark.full("two processes each, of which one case runs every time", parts=3)
 STEPPED: dict[str, dict[str, Any]] = {
     "gpt": {"attention_dropout": 0.0},
-    "rope": {"wiring": "reversible", "tie": False},
+    "rope": {"residual": "reversible", "tie": False},
     "routing": {"clusters": 2, "window": 4},
     "transformer-xl": {"slots": 30},
     "aft-local": {},

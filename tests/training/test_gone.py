@@ -7,14 +7,21 @@ import pytest
 import torch
 
 import everyformer as ef
+from everyformer.cli import main
 from everyformer.cli.trained import open_run
+from everyformer.cli.verbs.train import read_run
 from everyformer.core.config import Options, from_dict
 from everyformer.core.errors import CheckpointError, ConfigError
 from everyformer.core.tasks import GONE, TASKS
 from everyformer.data.config import DataConfig
 from everyformer.genes.retrieval import KnnOptions
+from everyformer.interop.hf import EveryformerConfig
+from everyformer.lab.compare.config import CompareConfig
+from everyformer.lab.report.compare import described
+from everyformer.models.build import configure
 from everyformer.system.plain import from_json
 from everyformer.system.sealed import write_json
+from everyformer.training.spec import resumed
 
 SIZES = {"width": 8, "heads": 2, "layers": 1, "max_length": 8, "vocabulary": 20}
 POLICY = {
@@ -88,3 +95,65 @@ def test_a_model_of_a_task_that_is_gone_is_refused_in_one_sentence(task, tmp_pat
         assert f"has the task {task}, which is gone, since {GONE[task]}: use it" in str(
             caught.value
         )
+
+
+def former(file: Path) -> None:
+    """Makes a description of what was saved one of an earlier version."""
+    values = from_json(file.read_text(encoding="utf-8"))
+    values.pop("digest", None)
+    for part in ("config", "model", "run"):
+        if part in values:
+            values[part]["wiring"] = values[part].pop("residual")
+    write_json(file, values)
+    assert "residual" not in file.read_text(encoding="utf-8")
+
+
+def test_a_saved_model_and_a_run_of_wiring_post_are_read_as_residual_post(tmp_path: Path) -> None:
+    model = ef.create_model("gpt", "lm", residual="post", **SIZES)
+    ef.save(model, tmp_path / "m")
+    former(tmp_path / "m" / "config.json")
+    tokens = torch.arange(8)[None]
+    assert torch.equal(ef.load(tmp_path / "m")(tokens).logits, model.eval()(tokens).logits)
+    assert open_run(str(tmp_path / "m")).config.genes["residual"].name == "post"
+    (tmp_path / "t.txt").write_text("a plain text, " * 40)
+    sizes = ["--width", "8", "--heads", "2", "--layers", "1", "--residual", "post"]
+    data, out = (
+        ["--data", str(tmp_path / "t.txt"), "--batch", "2", "--length", "8"],
+        str(tmp_path / "run"),
+    )
+    assert main(["train", "gpt", *sizes, *data, "--steps", "1", "--out", out]) == 0
+    before = ef.load(out)(tokens).logits
+    former(tmp_path / "run" / "config.json")
+    assert torch.equal(ef.load(out)(tokens).logits, before)
+    spec = resumed(out, "gpt")
+    assert spec is not None
+    assert spec.genes["residual"].name == "post"
+    assert main(["train", "--resume", "--out", out, "--steps", "2"]) == 0
+    assert main(["train", "--from", out, *data, "--steps", "1", "--out", f"{out}2"]) == 0
+
+
+def test_descriptions_with_wiring_are_read_without_a_word() -> None:
+    gated = {"name": "gated", "gate": "output"}
+    compared = from_dict(CompareConfig, {"wiring": gated})
+    assert compared.genes["residual"].get("gate") == "output"
+    assert EveryformerConfig({"wiring": "post"}).model_config.genes["residual"].name == "post"
+    with pytest.raises(ConfigError, match="`residual` is given twice, as `wiring` too: leave `wir"):
+        from_dict(CompareConfig, {"wiring": "post", "residual": "pre"})
+
+
+def test_wiring_is_residual_wherever_a_person_says_it_with_a_warning(tmp_path: Path) -> None:
+    said = "'wiring' is 'residual' now"
+    own = {"gate": "output"}
+    with pytest.warns(FutureWarning, match=said):
+        config = configure("gpt", wiring="gated", wiring_options=own)
+    assert config == configure("gpt", residual="gated", residual_options=own)
+    with pytest.warns(FutureWarning, match=said):
+        assert described(["gpt"], wiring="post") == described(["gpt"], residual="post")
+    file = tmp_path / "run.toml"
+    file.write_text('[wiring]\nname = "gated"\ngate = "output"\n')
+    for words in (["--config", str(file)], ["--wiring", "gated", "--wiring.gate=output"]):
+        with pytest.warns(FutureWarning, match=said):
+            genes = read_run(["gpt", *words])[2].genes
+        assert (genes["residual"].name, genes["residual"].get("gate")) == ("gated", "output")
+    # a value is none of the options
+    assert read_run(["gpt", "--out", "wiring"])[2].out == "wiring"

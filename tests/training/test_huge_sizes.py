@@ -213,5 +213,5 @@ def test_what_is_huge_is_refused_before_it_is_claimed_or_costs_no_more(
         )
     except EveryformerError as error:
         said = str(error)
-        assert "at once were asked for" not in said, "it was claimed"
+        assert "at once were requested" not in said, "it was claimed"
         assert name in said or "of memory, but" in said or "000,000" in said

@@ -13,11 +13,11 @@ import torch
 import everyformer as ef
 
 cases = {
-    "post-norm": {"wiring": "post"},
-    "pre-norm": {"wiring": "pre"},
-    "gates, b = 0": {"wiring": "gated", "gate_bias": 0.0},
-    "gates, b = 2": {"wiring": "gated", "gate_bias": 2.0},
-    "gates, b = 4": {"wiring": "gated", "gate_bias": 4.0},
+    "post-norm": {"residual": "post"},
+    "pre-norm": {"residual": "pre"},
+    "gates, b = 0": {"residual": "gated", "gate_bias": 0.0},
+    "gates, b = 2": {"residual": "gated", "gate_bias": 2.0},
+    "gates, b = 4": {"residual": "gated", "gate_bias": 4.0},
 }
 taps = [f"block-output:{n}" for n in range(13)]
 figure, axes = plt.subplots(figsize=(8, 3.6), layout="constrained")

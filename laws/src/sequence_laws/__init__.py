@@ -1,4 +1,4 @@
-"""Laws for models of anyone: `check` tries all, each `check_...` asserts one.
+"""Laws for any sequence model: `check` tries all, each `check_...` asserts one.
 
     from sequence_laws import check, check_causality
 

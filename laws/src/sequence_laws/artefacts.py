@@ -60,7 +60,7 @@ def numbers(subject: Subject) -> str:
 
 def narrow(subject: Subject, length: int, coarse: float) -> None:
     """Raise `LawBroken` where float32 has no more digits than bfloat16, of which an error is
-    ``coarse``: something is computed in bfloat16 or float16 whatever is asked."""
+    ``coarse``: something is computed in bfloat16 or float16 whatever is requested."""
     fine = digits(subject, torch.float32, length, 0)
     if fine is not None and fine > max(coarse / 16, 1e-6):
         raise LawBroken(

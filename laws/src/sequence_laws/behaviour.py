@@ -60,7 +60,7 @@ def clear(error: Exception, length: int) -> bool:
 
 
 def order(subject: Subject) -> str:
-    """Part that the order of inputs has: said, not judged."""
+    """Part that the order of inputs has: reported, not judged."""
     length = subject.usual()
     x, turned = subject.inputs.draw(1, length), torch.arange(length).roll(2).flip(0)
     if subject.pools:
@@ -72,7 +72,7 @@ def order(subject: Subject) -> str:
         off = (subject.exact(x[:, turned]) - subject.exact(x)[:, turned]).abs().max()
     sees = float(off) > subject.bound(x)
     detail = "it sees the order of its inputs" if sees else "it sees no order: inputs are a set"
-    raise Inapplicable(detail, "said")
+    raise Inapplicable(detail, "reported")
 
 
 def determinism(subject: Subject) -> str:

@@ -1,4 +1,4 @@
-"""`sequence-laws TARGET...`: every law, of models of anyone, on this machine."""
+"""`sequence-laws TARGET...`: every law, of any models, on this machine."""
 
 import argparse
 import dataclasses
@@ -61,12 +61,12 @@ def parser() -> argparse.ArgumentParser:
         "--causal",
         type=_truth,
         metavar="True|False",
-        help="it claims that outputs depend on earlier inputs alone (default: what its kind says)",
+        help="it claims that outputs depend on earlier inputs alone (default: as its kind does)",
     )
     made.add_argument("--vocabulary", type=_count, help="it reads token ids below this")
     made.add_argument("--width", type=_count, help="it reads features of so many channels")
     made.add_argument("--claims", help="cost that it claims: constant, linear, quadratic, a power")
-    made.add_argument("--out", default="runs/laws", help="of hf:all: folder, which it goes on from")
+    made.add_argument("--out", default="runs/laws", help="of hf:all: folder, which it resumes")
     made.add_argument("--seconds", type=float, default=300.0, help="of hf:all: limit of a model")
     made.add_argument("--jobs", type=_count, default=2, help="of hf:all: processes at a time")
     made.add_argument("--json", action="store_true", help="machine output")
@@ -125,7 +125,7 @@ def told(results: Sequence[LawResult]) -> str:
     lines.append(
         f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply"
         + (f", {count['undecided']} not judged" if count["undecided"] else "")
-        + (f", {count['said']} said" if count["said"] else "")
+        + (f", {count['reported']} reported" if count["reported"] else "")
     )
     return "\n".join(lines)
 

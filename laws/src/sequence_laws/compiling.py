@@ -48,7 +48,7 @@ def compiles(subject: Subject) -> str:
 
     Raises:
         LawBroken: outputs differ from those without it.
-        Inapplicable: the model is no single graph: that is said, with the reason.
+        Inapplicable: the model is no single graph: that is reported, with the reason.
     """
     subject.require_weights()
     if subject.strict:
@@ -67,7 +67,7 @@ def compiles(subject: Subject) -> str:
             y = subject.run(compiled, x)
         except TorchDynamoException as error:
             reason = cut(str(error).partition("\n")[0])
-            raise Inapplicable(f"not one graph: {reason}", "said") from error
+            raise Inapplicable(f"not one graph: {reason}", "reported") from error
         same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
         operations = sum(graphs)
         found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"

@@ -49,7 +49,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
 
     Raises:
         LawBroken: they do, or are not as a subject claims.
-        Inapplicable: without a claim the exponents are `said`.
+        Inapplicable: without a claim the exponents are `reported`.
     """
     # twice the length makes a claim of 1 no more than 2.1 times as much
     most = math.inf if claim is None else claim + math.log2(1.05)
@@ -68,7 +68,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
         words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
     detail = f"{', '.join(words)} from {last[0]} to {last[1]}"
     if claim is None and not subject.claims:
-        raise Inapplicable(detail, "said")
+        raise Inapplicable(detail, "reported")
     for off, way in (1, "faster"), (0, "slower"):
         wrong = [
             what

@@ -1,4 +1,4 @@
-"""Code that is not ours, in plug-ins: where it failed, and what is said of it."""
+"""Code that is not ours, in plug-ins: where it failed, and how that is reported."""
 
 import inspect
 import sysconfig

@@ -1,4 +1,4 @@
-"""`check`: every law for a model of anyone's."""
+"""`check`: every law for any sequence model."""
 
 import contextlib
 import sys
@@ -76,7 +76,7 @@ def check(
             mapping with ``logits`` or ``last_hidden_state``.
         laws: names in `LAWS` (default: all).
         causal: whether it claims that outputs depend on their own and earlier inputs alone
-            (default: what its kind says; of a module of one's own that it does).
+            (default: as its kind does; a module of one's own does).
         vocabulary, width, inputs: what it reads, where that cannot be guessed: number of tokens,
             channels of features, or a batch of its own.
         claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.

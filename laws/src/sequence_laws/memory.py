@@ -47,7 +47,7 @@ def out_of_memory(what: str, error: BaseException) -> ResourceError:
     claimed = f"{int(claim[1].split()[0]):,} bytes" if claim and "bytes" in claim[1] else ""
     claimed = claimed or (claim[1] if claim else "more")
     return ResourceError(
-        f"{what} does not fit into memory: {claimed} at once were asked for, but "
+        f"{what} does not fit into memory: {claimed} at once were requested, but "
         f"{size(free_memory())} are free: choose smaller sizes"
     )
 

@@ -1,4 +1,4 @@
-"""What ``module:name`` or ``file.py:name`` names."""
+"""Loading the object that ``module:name`` or ``file.py:name`` names."""
 
 import functools
 import hashlib

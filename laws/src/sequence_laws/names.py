@@ -1,4 +1,4 @@
-"""Names of models of anyone, told from those of members without importing anything."""
+"""Names of models that are no members, recognised without importing anything."""
 
 GROUPS = ("hf:all", "hf:causal", "hf:encoders")
 """names of many classes of transformers"""

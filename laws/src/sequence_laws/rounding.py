@@ -1,4 +1,4 @@
-"""Rounding: what of a difference is arithmetic, told without a tolerance that anyone tuned.
+"""Rounding: the part of a difference that is arithmetic, without a tolerance that anyone tuned.
 
 A law compares two ways to the same numbers. Their difference in float64 is either rounding, then it
 is about 2^-29 of what float32 rounds at the same place, or it is real, then it is as large in any

@@ -1,4 +1,4 @@
-"""Padding, batch and packing: a row is what it is, whatever stands beside it."""
+"""Padding, batch and packing: a row does not depend on the rows and padding around it."""
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ def padding(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first real position that differs.
-        Inapplicable: the model takes no mask; `said`: padding on the left moves a row, since its
-            positions count it (`Subject.counts_padding`).
+        Inapplicable: the model takes no mask; `reported`: padding on the left moves a row, since
+            its positions count it (`Subject.counts_padding`).
     """
     if not subject.masks:
         raise Inapplicable(subject.unmasked)
@@ -33,7 +33,7 @@ def padding(subject: Subject) -> str:
         said += losses(subject, length)
     if moved:
         said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
-        raise Inapplicable("; ".join(said), "said")
+        raise Inapplicable("; ".join(said), "reported")
     return "; ".join(said)
 
 
@@ -153,11 +153,11 @@ def packing(subject: Subject) -> str:
 
     Raises:
         LawBroken: the first position that differs.
-        Inapplicable: the model is told of no documents; `said`: positions that start over, which
+        Inapplicable: the model takes no documents; `reported`: positions that start over, which
             some libraries take for documents, do not keep them apart.
     """
     if not subject.packs:
-        raise Inapplicable("it is told of no documents")
+        raise Inapplicable("it takes no documents")
     subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
     first = length // 2 - 1
@@ -169,17 +169,17 @@ def packing(subject: Subject) -> str:
     bound, y = subject.bound(x), _packed(subject, x, documents)
     off = (y - alone)[0].abs().amax(-1)
     if bool((off <= bound).all()):
-        return f"documents of {first} and {length - first} in a row, told by {subject.packs}"
+        return f"documents of {first} and {length - first} in a row, marked by {subject.packs}"
     other = x.clone()
     other[:, :first] = subject.inputs.other(x[:, :first])
     seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
     if seen > bound and not subject.separates:
-        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "said")
+        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "reported")
     at = int((~(off <= bound)).nonzero()[0])
     by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
     raise LawBroken(
         f"output {at} is off by {float(off[at]):.2g} from that of its document alone where two, of "
-        f"{first} and {length - first}, stand in a row and are told by {subject.packs}; {by}",
+        f"{first} and {length - first}, stand in a row and are marked by {subject.packs}; {by}",
         subject.code(
             subject.inputs.code(1, length),
             f"documents = (torch.arange({length}) >= {first}).long()[None]",
@@ -211,7 +211,7 @@ def batch(subject: Subject) -> str:
     company[1:] = subject.inputs.other(x[1:])
     for what, y, rows in (
         ("alone", subject.exact(x[:1]), slice(0, 1)),
-        ("beside other rows", subject.exact(company)[:1], slice(0, 1)),
+        ("with other rows", subject.exact(company)[:1], slice(0, 1)),
         ("in the opposite order", subject.exact(x.flip(0)).flip(0), slice(None)),
     ):
         off = (y - together[rows]).abs().amax((1, 2))
@@ -228,7 +228,7 @@ def batch(subject: Subject) -> str:
                     f"(y[:1] - {subject.call_code('x[:1]')}).abs().max())  # not 0",
                 ),
             )
-    return "alone, beside other rows, in another order" + in_training(subject, length)
+    return "alone, with other rows, in another order" + in_training(subject, length)
 
 
 def in_training(subject: Subject, length: int) -> str:

@@ -122,7 +122,7 @@ def reordered(subject: Subject, length: int) -> str:
 
 
 def again(subject: Subject, length: int) -> str:
-    """A row that starts over forgets, one beside it goes on, and a cache counts what it saw."""
+    """A row that starts over forgets, its neighbour continues, and a cache counts what it saw."""
     x, half = subject.inputs.draw(2, length), length // 2
     wide, model, rows = subject.widened(x), subject.copy(), torch.tensor([True, False])
     with torch.no_grad(), subject.exactly():
@@ -139,7 +139,7 @@ def again(subject: Subject, length: int) -> str:
     for row, expected in enumerate(again):
         off = float((y.flatten(2)[row] - expected[0]).abs().max())
         if not off <= subject.bound(x):
-            words = "goes on beside one that starts over" if row else "starts over"
+            words = "continues next to one that starts over" if row else "starts over"
             raise LawBroken(f"a row that {words} behind {half} inputs is off by {off:.2g}")
     return "rows that start over"
 

@@ -69,7 +69,7 @@ class Subject(Call):
         return other
 
     def objective(self, model: nn.Module, x: Tensor) -> Tensor:
-        """What a training makes small."""
+        """A training loss: the mean square of the outputs."""
         return self.called(model, x).square().mean()
 
     def settings(self) -> Iterator[tuple[str, Any]]:

@@ -1,7 +1,7 @@
 """All classes of transformers, each in a process of its own: `sequence-laws hf:all`.
 
 What is known of a class lies in one file of a folder, so that a sweep goes on where it ended; all
-of it in words is ``table.md`` beside them. A class that ends its process, or takes too long, has
+of it in words is ``table.md`` next to them. A class that ends its process, or takes too long, has
 that for a verdict.
 """
 

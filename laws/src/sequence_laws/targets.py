@@ -2,7 +2,7 @@
 
 A factory is a class or a function that gives a `torch.nn.Module`. It is given the sizes that it
 takes, by the usual names (`SIZES`). Code that is not ours runs with its output sent to stderr, and
-whatever it raises is said in its own name.
+whatever it raises is reported in its own name.
 """
 
 import contextlib

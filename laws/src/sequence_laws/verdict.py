@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Status = Literal["held", "failed", "exempt", "undecided", "said"]
+Status = Literal["held", "failed", "exempt", "undecided", "reported"]
 
 
-SIGNS = {"held": "ok", "exempt": "-", "undecided": "?", "said": "*", "failed": "FAIL"}
+SIGNS = {"held": "ok", "exempt": "-", "undecided": "?", "reported": "*", "failed": "FAIL"}
 """of a status, in a table"""
 
 
@@ -23,8 +23,8 @@ class LawResult:
     """name of the model"""
     law: str
     status: Status
-    """`exempt`: it does not apply; `undecided`: it could not be judged; `said`: a finding that is
-    neither right nor wrong"""
+    """`exempt`: it does not apply; `undecided`: it could not be judged; `reported`: a finding that
+    is neither right nor wrong"""
     detail: str
     """what was checked and the largest error seen, or what went wrong, or why it was not judged"""
     seconds: float = 0.0
@@ -80,7 +80,7 @@ class Inapplicable(Exception):
     """Raised inside a law that does not apply to a model, or cannot be judged on it.
 
     Args:
-        reason: a sentence. status: `exempt`, `undecided` or `said`.
+        reason: a sentence. status: `exempt`, `undecided` or `reported`.
     """
 
     def __init__(self, reason: str, status: Status = "exempt") -> None:

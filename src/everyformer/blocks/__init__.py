@@ -1,1 +1,1 @@
-"""Blocks: how sub-layers are wired, and the stack of them."""
+"""Blocks: how sub-layers are joined, and the stack of them."""

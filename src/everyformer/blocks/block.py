@@ -1,4 +1,4 @@
-"""One layer: a mixer and a feed-forward, each joined to the stream as the wiring says.
+"""One layer: a mixer and a feed-forward, each joined to the stream by a residual connection.
 
 f = drop(mixer(.)),  then f = drop(ffn(.));     a decoder's reads an encoder's output between
 """
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import drop, make_norm
-from everyformer.blocks.wiring import Around, Part, Stream, Wiring
+from everyformer.blocks.residual import Around, Part, Residual, Stream
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
@@ -27,7 +27,7 @@ class Block(nn.Module):
     """A layer around any `Mixer`; the feed-forward is left out where the mixer has one.
 
     Args:
-        wiring: how sub-layers are joined.
+        residual: how sub-layers are joined.
         feedforward: makes that of a mixer's layer.
         cross: the mixer that reads the context; None in all but decoders.
     """
@@ -36,22 +36,22 @@ class Block(nn.Module):
         self,
         mixer: Mixer,
         options: BlockOptions,
-        wiring: Wiring,
+        residual: Residual,
         feedforward: Callable[[Mixer], FeedForward],
         drop_path: float = 0.0,
         cross: Mixer | None = None,
     ) -> None:
         super().__init__()
-        self.wiring = wiring
+        self.residual = residual
         self.mixer = mixer
         self.mixer_norm = make_norm(mixer.width, options)
         self.cross = cross
         self.cross_norm = None if cross is None else make_norm(mixer.width, options)
         self.feedforward = feedforward(mixer) if mixer.with_feedforward else None
         self.feedforward_norm = make_norm(mixer.width, options) if self.feedforward else None
-        self.mixer_gate = self.wiring.make_gate(mixer.width)
-        self.cross_gate = self.wiring.make_gate(mixer.width) if self.cross else None
-        self.feedforward_gate = self.wiring.make_gate(mixer.width) if self.feedforward else None
+        self.mixer_gate = self.residual.make_gate(mixer.width)
+        self.cross_gate = self.residual.make_gate(mixer.width) if self.cross else None
+        self.feedforward_gate = self.residual.make_gate(mixer.width) if self.feedforward else None
         self.dropout = options.dropout
         self.drop_path = drop_path
 
@@ -75,7 +75,7 @@ class Block(nn.Module):
         taps: Collection[str] = (),
         chosen: TokenSubset | None = None,
     ) -> LayerOutput:
-        """The stream, (batch, length, width) or what the wiring makes of it, through the layer.
+        """The stream, (batch, length, width) or what `residual` makes of it, through the layer.
 
         Losses are the mixer's; ``taps`` names tensors inside to return. ``context`` is what
         ``cross.read_context`` gave. It may have fewer rows than the stream: then each is read by
@@ -90,14 +90,14 @@ class Block(nn.Module):
         for part in self.parts:
             first = early if part == "mixer" else None
             f = partial(self.branch, part, context=context, mask=mask, state=state, chosen=first)
-            stream, out = self.wiring.step(stream, self.around(part), f, first)
+            stream, out = self.residual.step(stream, self.around(part), f, first)
             tapped |= {name: inside for name, inside in out.taps.items() if name in taps}
             state, losses = out.state, losses | out.losses
         if late is not None:
             assert self.feedforward is not None
             named = f"feed-forward {self.feedforward.name}"
             take(named, "all tokens", "it reads neighbours of every token")
-            stream = self.wiring.pick(stream, late)
+            stream = self.residual.pick(stream, late)
         return LayerOutput(stream, state, losses, tapped)
 
     def branch(
@@ -154,7 +154,7 @@ class Block(nn.Module):
         if not isinstance(state, LayerState):
             assert self.feedforward is not None
             raise ShapeError(
-                f"a layer with feed-forward '{self.feedforward.name}' goes on from a LayerState, "
+                f"a layer with feed-forward '{self.feedforward.name}' continues from a LayerState, "
                 f"which holds what its convolutions have read, not from a {type(state).__name__}: "
                 "begin with init_state() of this model"
             )
@@ -189,7 +189,7 @@ class Block(nn.Module):
             after = self(stream, context=context, mask=mask, state=state).state
             assert after is not None
             return after
-        read = self.wiring.read(stream, self.around("mixer"))
+        read = self.residual.read(stream, self.around("mixer"))
         return self.mixer.append(read, mask=mask, state=state)
 
     def _mix(

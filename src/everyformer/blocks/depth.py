@@ -87,7 +87,7 @@ class Depth(nn.Module):
     def schedule(self, run: StackRun, x: Tensor) -> LayerSchedule:
         """LayerSchedule of a pass that begins with ``x`` (B, L, width).
 
-        The stream of a depth that `drives` is one tensor, and so is not the reversible wiring's.
+        The stream of a depth that `drives` is one tensor, and so is not that of reversible layers.
         """
         raise NotImplementedError
 

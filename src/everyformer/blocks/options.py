@@ -1,4 +1,4 @@
-"""Wiring of sub-layers: options of a block (plain data, no torch)."""
+"""Norms and dropout of a block's sub-layers (plain data, no torch)."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -2,7 +2,7 @@
 
     for each step:   stream = leave(layers(enter(stream)))    `LayerSchedule`: who takes the step
 
-A step is one layer or several. Which tokens take it, and what comes of those that do not, is said
+A step is one layer or several. Which tokens take it, and what comes of those that do not, is set
 by a `LayerSchedule`, which a depth makes for each pass. Who computes layers in another way (again
 in the backward pass, recorded for one by hand) changes how one layer is called,
 `StackRun.through`.
@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from everyformer.blocks.block import Block
-from everyformer.blocks.wiring import Stream, Wiring
+from everyformer.blocks.residual import Residual, Stream
 from everyformer.core.choices import recomputed
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import LayerOutput, Losses, add_losses
@@ -70,7 +70,7 @@ class StackRun:
     """One pass through a stack: what its layers read with the stream, and what they leave."""
 
     blocks: Sequence[Block]
-    wiring: Wiring
+    residual: Residual
     steps: Steps
     added: Sequence[Tensor] | None = None
     """(B or 1, L, width) for each block, put on the stream before it"""
@@ -103,7 +103,7 @@ class StackRun:
 
     def forward(self, x: Tensor, schedule: LayerSchedule) -> Stream:
         """The stream after all steps, of ``x`` (B, L, width)."""
-        return self.loop(self.wiring.open(x), schedule)
+        return self.loop(self.residual.open(x), schedule)
 
     @final
     def loop(self, stream: Stream, schedule: LayerSchedule) -> Stream:
@@ -158,7 +158,7 @@ class StackRun:
 
     def entering(self, n: int, stream: Stream) -> Stream:
         """The stream as it enters block ``n``."""
-        return stream if self.added is None else self.wiring.shift(stream, self.added[n])
+        return stream if self.added is None else self.residual.shift(stream, self.added[n])
 
     def collect(self, layer: int, tensors: dict[str, Any]) -> None:
         """Keep what is tapped of the ``tensors`` inside a layer, counted from 1."""

@@ -19,7 +19,7 @@ from everyformer.blocks.feedforward import FeedForward
 from everyformer.blocks.options import BlockOptions
 from everyformer.blocks.parts import make_norm
 from everyformer.blocks.passing import StackRun
-from everyformer.blocks.wiring import Wiring
+from everyformer.blocks.residual import Residual
 from everyformer.core.errors import ConfigError, GeneError
 from everyformer.core.leaks import of_others, tried
 from everyformer.core.mask import Mask, positions_of
@@ -39,7 +39,7 @@ class Stack(nn.Module):
     ``out_width`` is the number of channels that come out.
 
     Args:
-        wiring: how sub-layers are joined.
+        residual: how sub-layers are joined.
         depth: how often blocks are applied.
         feedforward: makes that of a mixer's layer.
         cross: of a decoder, the mixers that read the context.
@@ -51,7 +51,7 @@ class Stack(nn.Module):
         mixers: Sequence[Mixer],
         width: int,
         options: BlockOptions,
-        wiring: Wiring,
+        residual: Residual,
         depth: Depth,
         feedforward: Callable[[Mixer], FeedForward],
         cross: Sequence[Mixer] | None = None,
@@ -60,18 +60,18 @@ class Stack(nn.Module):
         super().__init__()
         last = max(len(mixers) - 1, 1)
         readers = [None] * len(mixers) if cross is None else cross
-        self.wiring = wiring
+        self.residual = residual
         self.blocks = nn.ModuleList(
-            Block(mixer, options, wiring, feedforward, options.drop_path * i / last, reader)
+            Block(mixer, options, residual, feedforward, options.drop_path * i / last, reader)
             for i, (mixer, reader) in enumerate(zip(mixers, readers, strict=True))
         )
         self.depth = depth
         self.steps = tuple(tuple(step) for step in self.depth.steps(len(mixers)))
         self.order = tuple(n for step in self.steps for n in step)
-        self.out_width = self.wiring.out_width(width)
+        self.out_width = self.residual.out_width(width)
         eps = options.norm_eps if options.final_norm_eps is None else options.final_norm_eps
         last_norm = make_norm(self.out_width, replace(options, norm_eps=eps))
-        self.norm = last_norm if self.wiring.last_norm else nn.Identity()
+        self.norm = last_norm if self.residual.last_norm else nn.Identity()
         self.before = None if position is None else nn.ModuleList(position)
         self.checkpointing = False
         leads = sorted({mixer.prefix for mixer in mixers})
@@ -104,9 +104,9 @@ class Stack(nn.Module):
             exiting: request to early exits (default: all tokens go through all layers).
         """
         places = {text: self._tap(text) for text in taps}
-        run = (self.wiring.passes or StackRun)(
+        run = (self.residual.passes or StackRun)(
             [cast(Block, block) for block in self.blocks],
-            self.wiring,
+            self.residual,
             self.steps,
             added=self._positions(x, mask, state),
             context=context,
@@ -114,7 +114,7 @@ class Stack(nn.Module):
             carried=state,
             taps=frozenset(places.values()),
             exiting=exiting,
-            checkpointing=self.checkpointing and self.training and not self.wiring.recomputes,
+            checkpointing=self.checkpointing and self.training and not self.residual.recomputes,
         )
         prefix = 0
         if self.lead is not None:
@@ -126,7 +126,7 @@ class Stack(nn.Module):
             padding_mask = None if run.mask is None else run.mask.padding_mask
             num_tokens = advanced(state.num_tokens, x.shape[1], padding_mask)
             after = StackState(num_tokens=num_tokens, layers=tuple(run.states), pending=run.pending)
-        y = self.norm(self.wiring.close(stream))
+        y = self.norm(self.residual.close(stream))
         inside = {text: self._tapped(run, tap)[:, prefix:] for text, tap in places.items()}
         return StackOutput(y[:, prefix:] if prefix else y, after, run.losses, inside)
 
@@ -143,7 +143,7 @@ class Stack(nn.Module):
 
     def _tapped(self, run: StackRun, tap: Tap) -> Tensor:
         tensor = run.tapped[tap]
-        return self.wiring.close(tensor) if tap.name == "block-output" else tensor
+        return self.residual.close(tensor) if tap.name == "block-output" else tensor
 
     def _led(self, lead: Tensor, x: Tensor, run: StackRun) -> Tensor:
         """``x`` with the learned tokens in front, which are in every row of ``run`` too."""
@@ -159,8 +159,8 @@ class Stack(nn.Module):
     def units(self) -> list[nn.Module]:
         """Parts whose weights are needed together and can lie elsewhere until then: the blocks.
 
-        It is the stack itself where blocks are not called one by one: under a wiring that computes
-        them again, with readers of a context, and where blocks share weights. Where tokens leave
+        It is the stack itself where blocks are not called one by one: where they are computed
+        again, with readers of a context, and where blocks share weights. Where tokens leave
         early it is nothing: the model predicts with parts of the stack in between.
         """
         if self.depth.drives:
@@ -169,7 +169,7 @@ class Stack(nn.Module):
         shared = sum(len(list(block.parameters())) for block in blocks)
         apart = shared == len(list(self.blocks.parameters()))
         reads = any(block.cross is not None for block in blocks)
-        if not apart or reads or self.wiring.recomputes:
+        if not apart or reads or self.residual.recomputes:
             return [self]
         return list(blocks)
 
@@ -183,7 +183,7 @@ class Stack(nn.Module):
         library, in short texts and those of a ``length``; None: nowhere."""
         fed = (block.feedforward for block in self.blocks if isinstance(block, Block))
         parts: dict[str, Any] = {"feedforward": next(filter(None, fed), None)}
-        parts |= {"wiring": self.wiring, "depth": self.depth}
+        parts |= {"residual": self.residual, "depth": self.depth}
         named = [
             f"{kind} '{part.name}' ({source(type(part))})"
             for kind, part in parts.items()

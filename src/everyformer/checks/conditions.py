@@ -90,7 +90,7 @@ def conditions(
     are read at once, and of texts in pieces with a state. ``few``: some pairs, other ones for each
     member.
 
-    A memory that may not be cut anywhere is still the same beside padding.
+    A memory that may not be cut anywhere is still the same with padding.
     """
     remembers = member.genes["memory"].name is not None
     if member.can("padding"):

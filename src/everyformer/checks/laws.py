@@ -1,4 +1,4 @@
-"""Laws that a member alone can be asked: equation, limits, bidirectional.
+"""Laws of members alone: equation, limits, bidirectional.
 
 Each goes through a member's cases, raises `LawBroken` where it fails and fills a `Check` where it
 holds. Identities are checked in float64 unless the user asks for another dtype; tolerances follow

@@ -172,7 +172,7 @@ def _between(power: float, what: str) -> tuple[float, float]:
 
 @dataclass(frozen=True)
 class Given(Inputs):
-    """The inputs of a batch, whatever is asked for."""
+    """The inputs of a batch, whatever is requested."""
 
     batch: Tensor | None = None
 
@@ -234,7 +234,7 @@ class WholeCase(Subject):
 def subjects(
     member: Member, law: str, device: str, wide: torch.dtype, *, few: bool = False
 ) -> Iterator[Subject]:
-    """What a law is tried on: whole models of each task, or mixers of cases.
+    """Subjects of a law: whole models of each task, or mixers of cases.
 
     Args:
         few: of tasks the first, and of cases the first of each form.

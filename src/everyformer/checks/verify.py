@@ -1,7 +1,7 @@
 """`verify`: run the laws for members on this machine, in this dtype, and say what holds.
 
 Most are those of `sequence_laws`, tried on a member's cases (`everyformer.checks.shared`); what
-only a member can be asked has laws of its own.
+concerns members alone has laws of its own.
 """
 
 import time
@@ -34,7 +34,7 @@ OWN: dict[str, Callable[..., None]] = {
     "devices": devices.devices,
     "traffic": traffic.traffic,
 }
-"""what only a member can be asked"""
+"""laws of members alone"""
 UNSAID = ("batch", "lengths", "order")
 """of models of anyone: of members they follow from others, or say nothing"""
 LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)
@@ -140,7 +140,7 @@ def verify(
     chosen, place = list(laws) or [*LAWS, *(FULL if full else ())], pick_device(device)
     if DTYPES[dtype] is torch.float64 and widest(place) is not torch.float64:
         raise ConfigError(
-            f"device '{device}' has no float64, in which laws are checked unless told: give "
-            "precision float32"
+            f"device '{device}' has no float64, in which laws are checked by default: "
+            "give precision float32"
         )
     return (check_law(m, law, str(place), DTYPES[dtype]) for m in members for law in chosen)

@@ -36,12 +36,12 @@ VERBS: dict[str, str] = {
     "eval": "measure a trained run, on its own or on other data",
     "predict": "what a trained run answers to texts, tables, pictures, series",
     "generate": "continue a prompt with a trained language model",
-    "index": "texts as a datastore that a language model reads beside its context",
+    "index": "texts as a datastore that a language model reads with its context",
     "calibrate": "the threshold of early exits that keeps a promise on your texts",
-    "convert": "checkpoints of others in, models out: transformers, ONNX, torch.export",
+    "convert": "third-party checkpoints in, models out: transformers, ONNX, torch.export",
     "compare": "compare several members on your data, on equal footing",
     "verify": "check every law on this machine, in a dtype of your choice",
-    "bench": "time and memory against length, beside plain attention and peers",
+    "bench": "time and memory against length, compared with plain attention and peers",
     "show": "draw what a run has learned, or what a member starts from",
     "reproduce": "run the signature experiment of a member",
     "doctor": "what is installed and what this machine can do",
@@ -176,5 +176,5 @@ def _drop_output() -> None:
 
 
 def _warn(message: Warning | str, *source: Any, **rest: Any) -> None:
-    """One sentence, without the line of the library that said it."""
+    """One sentence, without the line of the library that gave it."""
     print(f"everyformer: {message}", file=sys.stderr)

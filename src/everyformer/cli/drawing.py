@@ -126,7 +126,7 @@ def _repeated(draws: int, **rows_of: Tensor | None) -> dict[str, Any]:
 
 
 def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
-    """Pictures (n, C, H, W) of the run's validation part, and their classes if they are told."""
+    """Validation pictures (n, C, H, W) of the run, and their classes if it is class-conditional."""
     flag = "enlarge" if trained.config.source_image else "complete"
     dataset = trained.own_dataset(f"give the pictures, as a path, with --{flag}")
     say(f"{dataset.name}: {dataset.split}")
@@ -136,7 +136,7 @@ def _held_out(trained: TrainedRun, count: int) -> tuple[Tensor, Tensor | None]:
 def _labels(
     model: DrawingModel, requested: tuple[str, ...], count: int, known: Tensor | None = None
 ) -> Tensor | None:
-    """The class of each image: as asked for, in turn; else its own, or all in turn."""
+    """The class of each image: as requested, in turn; else its own, or all in turn."""
     names = model.config.class_names
     if not names:
         if requested:

@@ -29,7 +29,7 @@ UNSAID = "to be said"
 
 
 def for_source(config: DataConfig, source: str | None) -> DataConfig:
-    """The data of a run, and where others are named all of those, without what is said of its own
+    """The data of a run, and where others are named all of those, without what is given of its own
     files alone.
 
     A saved model does not know what it was trained on, so that of anything a part is held out.
@@ -78,7 +78,7 @@ def refuse_idle(config: DataConfig, run: DataConfig, task: Task, tokenizer: str 
     """Refuse what would change nothing.
 
     Args:
-        run: the options where nothing is said.
+        run: the options that hold by default.
         tokenizer: name of the run's.
 
     Raises:

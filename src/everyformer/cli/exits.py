@@ -1,5 +1,5 @@
-"""Thresholds of a run's early exits: as is asked, or its certificate says, or its training; and the
-search for some (`everyformer eval RUN --search-exits N`)."""
+"""Thresholds of a run's early exits: as given, or as its certificate or its training has them; and
+the search for some (`everyformer eval RUN --search-exits N`)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def settle_exits(
     tokens: float | None = None,
     likeliest: bool = True,
 ) -> None:
-    """Let the tokens of ``model`` leave as is asked, or as the run says, and tell which.
+    """Let the tokens of ``model`` leave as given, or as the run has it, and report which.
 
     Args:
         data: fingerprint of what it is going to read, where that is known.
@@ -44,7 +44,7 @@ def settle_exits(
         likeliest: whether each of them is the likeliest.
 
     Raises:
-        ConfigError: something is asked of a model without early exits.
+        ConfigError: thresholds are given for a model without early exits.
         CheckpointError: the run's certificate is of another model, or damaged.
     """
     from everyformer.genes.depth.early_exits import exits_of, set_threshold

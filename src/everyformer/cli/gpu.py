@@ -1,7 +1,7 @@
 """`make gpu`: laws, the real compiler and speeds on a GPU, in one JSON file and one table.
 
 Laws go in processes, as many as there are cores; then layers take turns in one. A table of what is
-broken, and of each layer's time as a share of attention's, is printed and written beside the
+broken, and of each layer's time as a share of attention's, is printed and written next to the
 numbers.
 """
 

@@ -134,7 +134,7 @@ def file_for_member(word: str, verb: str, members: Sequence[str] = ()) -> Config
     """Refusal of a file where a member is expected; None if it is no file.
 
     Args:
-        members: that were named beside it.
+        members: that were named with it.
     """
     path = expanded(word)
     kind = "a file" if path.is_file() else "a folder" if path.is_dir() else None

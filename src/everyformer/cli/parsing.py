@@ -1,4 +1,4 @@
-"""From words and a config file to what was said, and from that to typed options."""
+"""From words and a config file to the options that were given, and from those to typed options."""
 
 import contextlib
 import dataclasses
@@ -40,6 +40,7 @@ from everyformer.core.config import (
     NoOptions,
     Options,
     converted,
+    name_now,
     over,
     to_dict,
 )
@@ -55,7 +56,7 @@ C = TypeVar("C")
 
 HELP, ALL = ("--help", "-h"), "all"
 LISTED = "--flags"
-"""with --help: the flags alone are asked for, by a program"""
+"""with --help: a program requests the flags alone"""
 NARROWEST = 40
 """columns of help"""
 EVERYWHERE = """everywhere:
@@ -69,11 +70,11 @@ _ANSWERED: ContextVar[dict[str, Any]] = ContextVar("flags of the verb that runs"
 
 
 class Finished(SystemExit):
-    """End of the program once all that was asked for has been printed; the one that is ours."""
+    """End of the program once all that was requested has been printed; the one that is ours."""
 
 
 class Asked(Finished):
-    """End of a verb where its options were all that was asked for."""
+    """End of a verb where its options were all that was requested."""
 
     def __init__(self, group: FlagGroup) -> None:
         super().__init__()
@@ -106,6 +107,7 @@ class Line(Generic[C]):
         self, kind: type[C], words: Sequence[str], verb: str, names: Sequence[str] = ()
     ) -> None:
         self.kind, self.verb, self.names = kind, verb, names
+        words = [name_now(word) if word.startswith("--") else word for word in words]
         path, words = take(words, "--config")
         self.printing = "--print-config" in words
         words = [word for word in words if word != "--print-config"]
@@ -146,10 +148,10 @@ class Line(Generic[C]):
         return arrange(self.words, FlagGroup(default or unset(self.kind)).flags(), self.names)[0]
 
     def read(self, about: str, examples: Sequence[str], default: C | None = None) -> list[Given]:
-        """Options that the file and the line say, the line's last.
+        """Options that the file and the line give, the line's last.
 
         Args:
-            default: what holds where nothing is said; fields without one must be given.
+            default: what holds where nothing is given; fields without one must be given.
 
         Raises:
             ConfigError: an unknown flag (the nearest is offered), a wrong value or config file.

@@ -1,7 +1,7 @@
 """Words of one of several processes that were started together, as ``torchrun`` starts them.
 
 The first speaks to the user; the others are silent but for the error that ends them. ``torchrun``
-is told that error too, and shows it in its summary.
+is given that error too, and shows it in its summary.
 """
 
 import contextlib

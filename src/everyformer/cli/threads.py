@@ -16,7 +16,7 @@ ROUNDS, SECONDS = 5, 0.5
 def choose_threads(step: Callable[[], object]) -> None:
     """Set torch's threads to one or to all, by a few steps with either in turn, and say so.
 
-    Threads wait for one another, which beside other work, or for small models, takes more time
+    Threads wait for one another, which with other work, or for small models, takes more time
     than they save: up to twelve times as long. Left alone where OMP_NUM_THREADS says how many, and
     on other devices than a CPU a step is the same with both.
     """

@@ -88,12 +88,12 @@ class TrainedRun:
         """`model`, reading the datastore in the folder ``store`` if one is named.
 
         Raises:
-            ConfigError: how it is read is said, but not which.
+            ConfigError: options of a datastore are given, but no datastore.
         """
         model = self.model(average)
         if store is None:
             if knn != KnnOptions():
-                raise ConfigError("how a datastore is read is said, but not which: give --store")
+                raise ConfigError("options of a datastore are given, but none itself: give --store")
             from everyformer.stores.runs import reading_model
 
             return reading_model(model, self.path, self.tokenizer(), say)
@@ -102,7 +102,7 @@ class TrainedRun:
         return with_store(model, self.text_tokenizer(), store, knn, say=say)
 
     def extra_inputs(self, inputs: Tensor) -> dict[str, Tensor]:
-        """Inputs beside ``inputs`` that the run's own store finds."""
+        """Inputs besides ``inputs`` that the run's own store finds."""
         from everyformer.stores.runs import reading_model, runner_of
 
         runner = runner_of(self.config)
@@ -146,7 +146,7 @@ class TrainedRun:
         return None if self.saved else trained_on(self.values)
 
     def own_dataset(self, instead: str) -> Dataset:
-        """The run's own data as they are now, which is said where they are others than then.
+        """The run's own data as they are now, with a note where they have changed since.
 
         Args:
             instead: what to do where they are not known.
@@ -209,8 +209,8 @@ class TrainedRun:
         if dataset.does.draws and dataset.classes != classes:
             here, there = (", ".join(names) or "none" for names in (dataset.classes, classes))
             raise DataError(
-                f"{what} is told the classes {there}, but {dataset.name} has {here}: give data "
-                "with the same class folders, and --data.labels where classes are told"
+                f"{what} was trained with the classes {there}, but {dataset.name} has {here}: give "
+                "data with the same class folders, and --data.labels where a model draws by class"
             )
         small = self.config.source_image
         if dataset.source_image != small:
@@ -245,7 +245,7 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
 
     Args:
         device: where its model is computed; auto: an accelerator if there is one.
-        quiet: say nothing of what the path means, since it is opened again.
+        quiet: report nothing of what the path means, since it is opened again.
 
     Raises:
         CheckpointError: neither is there, or it is damaged.
@@ -263,5 +263,5 @@ def open_run(folder: str, device: str = "cpu", quiet: bool = False) -> TrainedRu
         known = {"model": values["config"], "data": values.get("data", {})}
         return TrainedRun(path, known, True, device)
     for spec in () if quiet else edited(values.get("plugins", {})):
-        say(f"{spec} was edited since this run was begun")
+        say(f"{spec} was edited since this run was started")
     return TrainedRun(path, values, False, device)

@@ -1,4 +1,4 @@
-"""What an answer that reads nothing of the input has, and whether an evaluation beats it."""
+"""Baselines: the measures of answers that read no input, and whether an evaluation beats them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ class Baseline(NamedTuple):
 
 
 NOT_BETTER = "not surely better than"
-"""begins the sentence of an evaluation that is worth nothing"""
+"""begins the sentence of an evaluation that does not beat its baseline"""
 
 
 def constant(metrics: Sequence[Metric], evaluation: Mapping[str, Any]) -> Baseline | None:

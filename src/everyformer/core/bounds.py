@@ -1,4 +1,4 @@
-"""Bounds: which numbers an option takes, said once, in the type of its field.
+"""Bounds: the numbers that an option takes, given once, in the type of its field.
 
     width: Count = 128        # at least 1
     decay: Rate = 0.99        # from 0 to below 1
@@ -90,7 +90,7 @@ class Unless(Condition):
 
 @dataclass(frozen=True)
 class Affects:
-    """Beside a type: what another value of the option would change; not said, it is the weights."""
+    """With a type: what another value of the option would change (default: the weights)."""
 
     what: Literal["weights", "results", "speed", "nothing"]
     """what learned weights mean; what a model computes with them; how fast it does and in how much

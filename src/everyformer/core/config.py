@@ -9,9 +9,11 @@ that says what was expected.
 import dataclasses
 import functools
 import numbers
+import re
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import (
     Annotated,
     Any,
@@ -43,6 +45,9 @@ class NoneWord(str):
     say, of which it may be a name."""
 
 
+FORMER = {"wiring": "residual"}
+"""gene by its name in the version before, which is read for one version -> its name now"""
+_FORMER = re.compile(rf"(-*)({'|'.join(FORMER)})(?=_options$|[.=]|$)")
 MISSING: Any = dataclasses.MISSING
 """stands for a value that is still to be given"""
 
@@ -84,7 +89,7 @@ class Options:
 
 @functools.cache
 def conditions(cls: type) -> dict[str, list[Condition]]:
-    """What must hold for a field to be read, by the field."""
+    """The conditions under which a field is read, by the field."""
     marks = {name: get_args(kind) for name, kind in field_types(cls).items()}
     whens = {n: [one for one in mark if isinstance(one, Condition)] for n, mark in marks.items()}
     return {name: found for name, found in whens.items() if found}
@@ -189,6 +194,29 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
     return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
 
 
+def name_now(name: str, warn: bool = True) -> str:
+    """The name or flag of an option, which may be that of the version before, as it is now."""
+    if (former := _FORMER.match(name)) is None:
+        return name
+    now = FORMER[former[2]]
+    if warn:
+        told = f"'{former[2]}' is '{now}' now: use that name, the next version knows no other"
+        warnings.warn(told, FutureWarning, stacklevel=2)
+    return former[1] + now + name[former.end() :]
+
+
+def renamed(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
+    """Options by their names of now (`name_now`).
+
+    Raises:
+        ConfigError: one is given by both of its names.
+    """
+    for old in values:
+        if (new := name_now(old, False)) in values.keys() - {old}:
+            raise ConfigError(f"`{new}` is given twice, as `{old}` too: leave `{old}` out")
+    return {name_now(name, warn): value for name, value in values.items()}
+
+
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:
     """Build ``cls`` from nested plain values; missing keys keep ``base``'s value or the default.
 
@@ -202,6 +230,7 @@ def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | N
     home: str | None = getattr(cls, "choices_in", None)
     table: dict[str, Choice] = {}
     if home is not None:
+        values = renamed(values, warn=False)
         table = dict(field_defaults(cls)[home] if base is None else getattr(base, home))  # type: ignore[arg-type]
     known = [*(name for name in kinds if name != home), *table]
     values_of: dict[str, Any] = {}

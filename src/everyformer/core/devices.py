@@ -75,7 +75,7 @@ def check_compiler(device: torch.device) -> None:
     except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
         raise UnsupportedError(
             "compiling needs a C++ compiler, and none was found here: install one (g++ or clang), "
-            "or go on without compile"
+            "or continue without compile"
         ) from error
 
 
@@ -122,7 +122,7 @@ def forked_random(device: torch.device) -> AbstractContextManager[None]:
 
 
 def synchronise(device: torch.device | str) -> None:
-    """Wait for what the device was told to do; the host itself does all at once."""
+    """Wait for the work that the device was given; the host itself does all at once."""
     device = torch.device(device)
     if device.type not in ("cpu", "meta"):
         torch.accelerator.synchronize(device)

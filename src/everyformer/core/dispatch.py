@@ -1,4 +1,4 @@
-"""Dispatch: of the ways to compute a call, the first that nothing speaks against, said aloud.
+"""Dispatch: of the ways to compute a call, the first that nothing speaks against, reported.
 
 A way is a name and a reason against it; they are tried in order. What is taken is a line of
 the log ``everyformer.dispatch`` (level INFO, each once), an entry of an open trace (`Trace.ways`),

@@ -20,7 +20,7 @@ from sequence_laws.errors import unknown as unknown
 
 
 def in_quotes(error: Exception) -> str:
-    """Text of an error about what a file says: the names in it are those of the file."""
+    """Text of an error about the contents of a file: the names in it are those of the file."""
     return str(error).replace("`", "'")
 
 

@@ -46,10 +46,10 @@ class Searched(Protocol):
 
 @runtime_checkable
 class Whole(Searched, Protocol):
-    """A whole model of someone else, as part of one of this library."""
+    """A third-party model, as part of one of this library."""
 
     max_length: int | None
-    """tokens that it reads at most, where it says so"""
+    """tokens that it reads at most, where that is known"""
 
 
 def of_others(part: object) -> bool:
@@ -58,7 +58,7 @@ def of_others(part: object) -> bool:
 
 
 def _tried(mixer: Mixer, longest: int) -> str | None:
-    """Reason why a causal mixer of others leaks; None where it does not, and of all others."""
+    """Reason why a third-party causal mixer leaks; None where it does not, and of all others."""
     if not of_others(mixer) or not mixer.causal:
         return None
     most = min(longest, mixer.max_length or longest)

@@ -154,7 +154,7 @@ def require_mask(mask: Mask | None) -> None:
     """Refuse what is given as a mask and is none, a tensor of flags above all."""
     if mask is not None and not isinstance(mask, Mask):
         raise ShapeError(
-            f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) says which "
+            f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) marks which "
             "tokens are real, Mask(attention_mask=flags) who may see whom"
         )
 
@@ -194,7 +194,7 @@ def _counted_after(num_tokens: Tensor, length: int) -> Tensor:
 
 
 def packed_with_state() -> UnsupportedError:
-    """Error about packed documents beside a state."""
+    """Error about packed documents together with a state."""
     return UnsupportedError(
         "packed documents and a state cannot be combined: a state continues one document per row. "
         "Pass the documents as rows, or reset the state where one starts."

@@ -50,7 +50,7 @@ class MetricInfo:
         return f"{100 * value:.2g} points" if self.share else f"{value:.2g} {self.unit}"
 
     def sentence(self, value: float) -> str:
-        """A value as a sentence says it."""
+        """A value as a sentence has it."""
         return self.said.format(self.written(value))
 
 

@@ -58,7 +58,7 @@ class Mixer(nn.Module):
     supports_cross: ClassVar[bool] = False
     """whether it takes a ``context``"""
     positionless: ClassVar[str] = "has none (it does not compare queries with keys)"
-    """of a mixer that takes no such positions: why, said after its name"""
+    """of a mixer that takes no such positions: why, for a sentence that begins with its name"""
     with_feedforward: bool = True
     """False where the mixer contains channel projections (gMLP), so a block adds none"""
     causal_only: ClassVar[str | None] = None
@@ -122,7 +122,7 @@ class Mixer(nn.Module):
     @final
     @property
     def begins(self) -> bool:
-        """True if it says how a state begins (`empty_state`)."""
+        """True if it defines how a state begins (`empty_state`)."""
         return type(self).empty_state is not Mixer.empty_state
 
     @final
@@ -166,7 +166,7 @@ class Mixer(nn.Module):
     @final
     @classmethod
     def can_append(cls) -> bool:
-        """True if it says how a state is extended with less work than outputs (`take_in`)."""
+        """True if it defines how a state is extended with less work than outputs (`take_in`)."""
         return cls.take_in is not Mixer.take_in
 
     def take_in(self, x: Tensor, mask: Mask | None, state: State) -> State:
@@ -309,7 +309,7 @@ class Mixer(nn.Module):
         if self.states and not isinstance(state, self.states):
             known = " or ".join(kind.__name__ for kind in self.states)
             raise ShapeError(
-                f"{self.name} goes on from its own state ({known}), not from a "
+                f"{self.name} continues from its own state ({known}), not from a "
                 f"{type(state).__name__}: begin with init_state() of this mixer"
             )
         check_batch(state, x.shape[0])
@@ -320,7 +320,7 @@ class Mixer(nn.Module):
         if self.max_length is not None and longest > self.max_length:
             raise ShapeError(
                 f"{self.name} was built with `max_length={self.max_length}` (its table over "
-                f"positions), but position {longest - 1} was asked for: build it with "
+                f"positions), but position {longest - 1} was requested: build it with "
                 f"`max_length={longest}` or more, or use a member without a table"
             )
 

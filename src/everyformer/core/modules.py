@@ -1,4 +1,4 @@
-"""What trainings and verbs ask of any module: its mode, and what its layers remember."""
+"""Properties of any module that trainings and verbs read: its mode, the memory of its layers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from everyformer.core.config import Options
+from everyformer.core.config import FORMER, Options
 from everyformer.core.errors import ConfigError
 from sequence_laws.foreign import note_package, source
 from sequence_laws.named import importing, named
@@ -150,10 +150,14 @@ def offered(kind: str) -> list[EntryPoint]:
     """Entry points of other packages for alternatives of a gene, kinds of data, tasks or members,
     by name."""
     many = f"{kind.removesuffix('y')}ies" if kind.endswith("y") else f"{kind}s"
-    group = "everyformer.data" if kind == "data" else f"everyformer.{many}"
+    groups = [
+        "data" if kind == "data" else many,
+        *(f"{f}s" for f, now in FORMER.items() if now == kind),
+    ]
     folders = [Path(path) for path in sys.path]
     changed = tuple((str(f), f.stat().st_mtime_ns) for f in folders if f.exists())
-    return sorted(_installed(group, changed), key=lambda entry: entry.name)
+    found = [entry for group in groups for entry in _installed(f"everyformer.{group}", changed)]
+    return sorted(found, key=lambda entry: entry.name)
 
 
 def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
@@ -168,6 +172,9 @@ def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     """
     offer = offer_of(entry, kind)
     note_package(entry.module)
+    if entry.group.removeprefix("everyformer.").removesuffix("s") in FORMER:
+        told = f"{offer} is offered in the group {entry.group}, which is everyformer.{kind}s now"
+        warnings.warn(told, FutureWarning, stacklevel=2)
     with importing(offer):
         value = entry.load()
     if base is not None:

@@ -172,10 +172,8 @@ class Position(nn.Module):
         if longest > self.max_length:
             raise ShapeError(
                 f"position '{self.name}' has a table of `max_length={self.max_length}`, but "
-                f"position "
-                f"{longest - 1} was asked for: build it with `max_length={longest}` or more, or "
-                f"use "
-                "`position='sinusoidal'` or 'rope', which have no table"
+                f"position {longest - 1} was requested: build it with `max_length={longest}` or "
+                "more, or use `position='sinusoidal'` or 'rope', which have no table"
             )
 
     def check_mixer(self, mixer: str, heads: int, causal: bool) -> None:

@@ -1,7 +1,7 @@
 """One small registry for all genes: a name, the class behind it, and the file it lives in.
 
 A name equals its file or folder: ``aft-local`` is registered in ``aft_local.py`` of its package,
-``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first asked for, so that listing
+``sinkhorn`` in ``sinkhorn/``. They are imported when their name is first looked up, so that listing
 costs nothing; other packages may add names through the entry-point group of the kind
 (``everyformer.mixers``, ``everyformer.memories`` ...), and users mixers and positions of theirs
 (`everyformer.core.plugins`).

@@ -104,11 +104,11 @@ def check_placed(part: Named, method: str, y: Any, given: Any, heads: int | None
 
 
 def check_joined(part: Named, after: Any, stream: Any) -> None:
-    """Refuse what a wiring made of a ``stream`` if it is another kind of stream."""
+    """Refuse what a residual connection made of a ``stream`` if it is another kind of stream."""
     if isinstance(stream, Tensor):
-        check_shape(part, "join", after, stream, stream.shape, "wiring")
+        check_shape(part, "join", after, stream, stream.shape, "residual")
     elif type(after) is not type(stream):
-        raise _refused(part, "join", _kind(after), _kind(stream), "wiring")
+        raise _refused(part, "join", _kind(after), _kind(stream), "residual")
 
 
 def check_state(

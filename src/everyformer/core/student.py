@@ -59,7 +59,7 @@ def quantile(degrees: int, level: float = 0.95) -> float:
 
 
 def power(shift: float, count: int, level: float = 0.95) -> float:
-    """Probability that ``count`` values of this mean, in deviations, are told apart from 0.
+    """Probability that ``count`` values of this mean, in deviations, are distinguished from 0.
 
     With k = count - 1 degrees of freedom and s the ratio of the deviation that is measured to the
     true one, whose density goes with s^(k-1) exp(-k s^2 / 2), it is the mean over s of

@@ -5,7 +5,7 @@ name. Each is a class in a file of `everyformer.tasks`; another package brings o
 entry-point group ``everyformer.tasks``, a user by --plugin.
 
     text, table, pictures -> kind of data -> `Dataset` -> batches -> `Task.build`, its loss
-      -> `Task.scores` -> `Task.worth`, `Task.table`; `Task.predictor` answers rows
+      -> `Task.scores` -> `Task.against_baseline`, `Task.table`; `Task.predictor` answers rows
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class Task(ABC):
 
     @abstractmethod
     def scores(self, model: nn.Module, dataset: Dataset, details: bool = False) -> Scores:
-        """What an evaluation counts, and the measures that follow from it.
+        """The counts of an evaluation, and the measures that follow from them.
 
         Args:
             details: of classes, each by itself too.
@@ -171,8 +171,8 @@ class Task(ABC):
         return next(name for name in self.metrics if name in evaluation)
 
     def baseline(self, evaluation: Mapping[str, Any]) -> Baseline | None:
-        """What an answer that reads nothing of the input has, in the measure that the task is
-        ranked by; None where there is none."""
+        """The score of an answer that reads no input, in the measure by which the task is ranked;
+        None where there is none."""
         return constant(self.metrics, evaluation)
 
     def beats(self, evaluation: Mapping[str, Any], base: Baseline) -> bool:
@@ -190,7 +190,7 @@ class Task(ABC):
         return None
 
     def predictor(self, name: str) -> type[Predictor]:
-        """What answers rows.
+        """The class of predictors that answer rows.
 
         Args:
             name: what the refusal calls the model.

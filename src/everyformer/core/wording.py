@@ -5,7 +5,7 @@ from collections.abc import Sequence
 MOST_NAMES = 6
 """names that a sentence lists before it counts the rest"""
 NOT_WRITING = "not strictly autoregressive, so no measure of what it writes"
-"""said of the loss of a model that leaks"""
+"""of the loss of a model that leaks"""
 
 
 def join_names(names: Sequence[str], word: str = "and") -> str:

@@ -51,7 +51,7 @@ def names() -> list[str]:
 
 def info(name: str) -> Member:
     """The row of one member, baseline or twin (`core.twins`), under that name; or of a whole model
-    of someone else (file.py:factory, module:factory, hf:NAME).
+    that is no member (file.py:factory, module:factory, hf:NAME).
 
     Raises:
         UnknownNameError: there is none; offers the nearest.
@@ -77,14 +77,14 @@ def info(name: str) -> Member:
 
 
 def of_family(name: str) -> Member:
-    """The row of one member, as `info`, for what a whole model of someone else cannot be asked.
+    """The row of one member, as `info`, for what a third-party model cannot do.
 
     Raises:
         UnsupportedError: it is one.
     """
     if is_target(name):
         raise UnsupportedError(
-            f"'{name}' is a whole model of your own: no row says what it does, no layer of it "
+            f"'{name}' is a whole model of your own: no row describes it, no layer of it "
             "stands alone: `verify` checks it, `train` and `compare` learn with it"
         )
     return info(name)

@@ -1,4 +1,4 @@
-"""Rows of whole models of someone else, named file.py:factory, module:factory or hf:NAME."""
+"""Rows of third-party models, named file.py:factory, module:factory or hf:NAME."""
 
 import datetime
 
@@ -15,7 +15,7 @@ _WHOLE = "it is read whole, whatever cache it has"
 
 
 def outside_name(name: str) -> str | None:
-    """The name of a model of someone else, or of its twin, its file by the whole path; None of a
+    """The name of a third-party model, or of its twin, its file by the whole path; None of a
     member.
 
     Raises:
@@ -33,7 +33,7 @@ def outside_name(name: str) -> str | None:
 
 
 def outside_row(name: str) -> Member:
-    """Row of a model of someone else, of which nothing is known before it is made."""
+    """Row of a third-party model, of which nothing is known before it is made."""
     tasks = [task for task, known in TASKS.items() if known.continues or known.answers]
     return Member(
         name, "a whole model of your own", "your own", datetime.date.today().year, None,

@@ -26,7 +26,7 @@ def reason(member: Member, task: Task) -> str:
     if not task.forward_only:
         return f"{told}, reads both ways" if member.can("bidirectional") else told
     carried = {
-        None: "is not told",
+        None: "is not known",
         "constant": "stays as large",
         "grows": "grows with what was read",
     }

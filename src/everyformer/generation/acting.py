@@ -1,4 +1,4 @@
-"""`DecisionPolicy`: a trained Decision Transformer that acts, step by step, asked for a return.
+"""`DecisionPolicy`: a trained Decision Transformer that acts, step by step, for a target return.
 
     R_0 = target,   R_{t+1} = R_t - r_t   (unchanged while rewards are delayed)
 
@@ -41,9 +41,9 @@ class DecisionPolicy:
     """A model of the task `decision` that acts in N episodes side by side, one a row.
 
     Args:
-        target: the return that is asked for; None where the model reads none.
-        seeds: one a row, from which its draws follow, whatever is beside it.
-        delayed: whether rewards come with the last step, so that what is asked for stays.
+        target: the target return; None where the model reads none.
+        seeds: one a row, from which its draws follow, whatever the other rows are.
+        delayed: whether rewards come with the last step, so that the target stays.
         temperature: divides the logits of actions that are chosen; 0 takes the likeliest.
         rolling: see above.
 

@@ -38,7 +38,7 @@ def draw_images(
 
     Args:
         sampling: how values are drawn (default: temperature 1, seed 0).
-        labels: (count,) the class of each, of a model that is told it.
+        labels: (count,) the class of each, of a class-conditional model.
         given: (count, C, H, W) uint8 images of which the first tokens are kept, in the order in
             which the model makes them.
         known: how many are (default: half of them).

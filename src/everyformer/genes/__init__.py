@@ -1,7 +1,7 @@
 """`GENES`: the places of the machine where members differ, in the order in which a person asks.
 
 The one list that configs, flags, files, pages, laws, comparisons and warm starts walk. A new gene
-is a record here, beside a folder with its alternatives; a new alternative is one file there.
+is a record here, with a folder of its alternatives; a new alternative is one file there.
 """
 
 from everyformer.core.config import Choice
@@ -12,17 +12,15 @@ from everyformer.genes.gene import Gene
 from everyformer.genes.memory import MEMORY
 from everyformer.genes.mixers import CROSS, ENCODER, MIXER
 from everyformer.genes.positions import POSITION
+from everyformer.genes.residuals import RESIDUAL
 from everyformer.genes.retrieval import RETRIEVAL
-from everyformer.genes.wirings import WIRING
 
-GENES: dict[str, Gene] = {
-    gene.name: gene
-    for gene in (*(MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, DEPTH, WIRING),)
-}
+_ALL = (MIXER, ENCODER, CROSS, POSITION, MEMORY, RETRIEVAL, FEEDFORWARD, DEPTH, RESIDUAL)
+GENES: dict[str, Gene] = {gene.name: gene for gene in _ALL}
 
 
 def named_genes(member: Member) -> dict[str, Choice]:
-    """Choices of a member worth a word: those that differ from the usual, and two more."""
+    """Choices of a member to be named: those that differ from the usual, and two more."""
     return {
         name: member.genes[name]
         for name, gene in GENES.items()
@@ -31,5 +29,5 @@ def named_genes(member: Member) -> dict[str, Choice]:
 
 
 def plain_genes() -> dict[str, Choice]:
-    """Genes of a model where nothing is said."""
+    """Genes of a model by default."""
     return {name: Choice(gene.default) for name, gene in GENES.items()}

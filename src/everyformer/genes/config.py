@@ -30,7 +30,7 @@ from everyformer.genes.model_options import (
 EMBEDDING_STD = 0.02
 """of token embeddings at the start, where they are not scaled"""
 DEFAULT_LENGTH = 1024
-"""longest text of a model that was not told"""
+"""longest text of a model by default"""
 USUAL_SIDE = 4
 """of patches, where it divides the picture"""
 
@@ -80,7 +80,7 @@ class Architecture(Options):
     head_activation: Literal["gelu", "gelu-tanh", "tanh", "relu", "silu"] = "gelu"
     """between its two layers (tanh with as many channels as width: BERT's pooler)"""
     block: BlockOptions = field(default_factory=BlockOptions)
-    """wiring of the layers"""
+    """norms and dropout of the layers"""
     causal: bool | None = None
     """whether tokens see the past only (default: by task and member)"""
     tie: bool = True
@@ -141,7 +141,7 @@ class ModelConfig(Architecture):
     member: Annotated[str, Affects("nothing")] = "attention"
     """name in the family table that this started from"""
     outside: Annotated[str | None, Affects("nothing")] = None
-    """a whole model of someone else that this is, as file.py:factory, module:factory or hf:NAME
+    """a third-party model that this is, as file.py:factory, module:factory or hf:NAME
     (default: a member of the family)"""
     task: str = "lm"
     """what goes in and what comes out"""
@@ -172,8 +172,8 @@ class ModelConfig(Architecture):
     source_image: tuple[Count, Count, Count] | None = None
     """the same of the small images that are enlarged (super-resolution)"""
     class_names: tuple[str, ...] = ()
-    """classes of which each image that is drawn has one that the model is told (pixels,
-    super-resolution; (): it is told nothing)"""
+    """classes that a class-conditional model draws images of (pixels, super-resolution; (): it is
+    not conditioned on classes)"""
     task_options: dict[str, Any] = field(default_factory=dict)
     """what a task of another package must know of the data"""
     episodes: EpisodeShape = field(default_factory=EpisodeShape)
@@ -202,14 +202,14 @@ class ModelConfig(Architecture):
 
     @property
     def outputs(self) -> int:
-        """Numbers that are said of a row: a score for each class, or what is predicted."""
+        """Numbers that are predicted of a row: a score for each class, or what is predicted."""
         return len(self.target_mean) if self.does.measures else self.classes
 
     @property
     def embedding_scale(self) -> float:
         """Factor of the token embeddings: sqrt(width), or 1.
 
-        A config that was not made by `configure` scales beside waves alone.
+        A config that was not made by `configure` scales with waves alone.
         """
         scaled = self.scale_embedding
         if scaled is None:

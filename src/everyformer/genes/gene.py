@@ -1,7 +1,7 @@
 """`Gene`: one place of the machine where members differ, with the alternatives that fill it.
 
-A member is a choice for every gene. All that a gene needs is said in its record: which alternatives
-there are, which one a model has if nothing is said, which others it contradicts, and what of it
+A member is a choice for every gene. All that a gene needs is in its record: which alternatives
+there are, which one a model has by default, which others it contradicts, and what of it
 goes into a layer's mixer or around the whole stack. Whoever handles genes (configs, flags, files,
 pages, laws, comparisons) walks the one list `everyformer.genes.GENES`.
 """
@@ -23,7 +23,7 @@ class Gene:
 
     Args:
         alternatives: the registry of what may be chosen.
-        default: what a model has where nothing is said; None: nothing.
+        default: what a model has by default; None: nothing.
         needed: whether something must be chosen.
     """
 

@@ -79,7 +79,7 @@ class SummaryOptions(Options):
 
 
 STEPS = 1000
-"""timesteps that a model which was not told knows at least"""
+"""timesteps that a model knows at least"""
 
 
 @dataclass(frozen=True)

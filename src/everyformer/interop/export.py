@@ -84,7 +84,7 @@ class Program(nn.Module):
 
 
 class Stream(nn.Module):
-    """A model that goes on from a state, by the names of its tensors, and gives it back."""
+    """A model that continues from a state, by the names of its tensors, and gives it back."""
 
     def __init__(self, model: Model) -> None:
         super().__init__()

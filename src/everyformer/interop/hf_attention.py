@@ -92,7 +92,7 @@ def attention_forward(
             already.
 
     Returns:
-        (B, L, H, D_v), and the weights (B, H, L, S) if they were asked for.
+        (B, L, H, D_v), and the weights (B, H, L, S) if they were requested.
 
     Raises:
         UnsupportedError: what is not known, as a sparse pattern or a paged cache.

@@ -56,7 +56,7 @@ class MixerAttention(nn.Module):
             rest: a mask, where a model gives it by its place.
             attention_mask: (1 or B, 1 or heads, L, L) bool, True = may be seen.
             is_causal: the direction, where a model says it at each call.
-            further: what models pass beside.
+            further: what else models pass.
 
         Raises:
             UnsupportedError: a cache or what else is not known, a mask that the mixer does not
@@ -150,7 +150,7 @@ def replace_attention(
         if unlike is not None:
             raise UnsupportedError(
                 f"{type(module).__name__} in {type(model).__name__} {unlike}: put "
-                "everyformer.create_mixer in by hand, beside what is to stay"
+                "everyformer.create_mixer in by hand, next to what is to stay"
             )
     replacements = [MixerAttention(_mixer(module, member, options)) for _, module in chosen]
     whole: Any = model

@@ -7,7 +7,7 @@
 
     A = softmax_S(Q K^T / sqrt(D) + M),   out = concat_h(A_h V_h) W_o^T + b_o
 
-with the keys and values bias_k, bias_v and (0, 0) behind those of the input, where asked for. One
+with the keys and values bias_k, bias_v and (0, 0) behind those of the input, where requested. One
 difference: a query that may see no key gives 0 (and weights 0), where torch gives NaN or not,
 depending on which of its paths is taken: the fused kernel of torch's encoder layers never stands in
 for this module. Every other mixer is built by `create_mixer` and reads query = key = value; its

@@ -183,8 +183,8 @@ class Model(nn.Module):
         if state is not None:
             if not isinstance(state, StackState):
                 raise ShapeError(
-                    f"a model goes on from a StackState, not from a {type(state).__name__}: begin "
-                    "with init_state() of this model"
+                    f"a model continues from a StackState, not from a {type(state).__name__}: "
+                    "begin with init_state() of this model"
                 )
             check_batch(state, x.shape[0])
             if len(state.layers) != len(self.stack.order):
@@ -212,7 +212,7 @@ class Model(nn.Module):
     ) -> tuple[StackOutput, Summarised | None]:
         """Embeddings ``x`` (B, L, width) of ``tokens`` (B, L) through all layers.
 
-        With summaries their global tokens go the same way, and what came of them comes beside.
+        With summaries their global tokens go the same way, and what came of them comes too.
 
         Args:
             taps: what is wanted of the inside (`everyformer.core.taps`), of the text alone.

@@ -8,7 +8,7 @@ same segment, positions count from the episode's first token, and the state that
 older episode. So a rollout equals its episodes one by one, cut into segments anywhere, as far as a
 member's streams do.
 
-Members whose mixers take documents beside a state (those with a memory) read a segment as packed
+Members whose mixers take documents with a state (those with a memory) read a segment as packed
 documents (`Mask.documents`). Of the others every episode of a segment becomes a row of its own,
 that starts from the row's state or from an empty one (`State.reset`, `State.reorder`).
 """

@@ -35,7 +35,7 @@ def create_mixer(
         max_length: longest sequence, needed by members with a table over positions.
         options: the mixer's own options by name (`everyformer info NAME`); ``position``, a name or
             a `Position`, acts inside mixers that compare tokens, ``position_options`` are its own;
-            ``memory``, a name, is read beside the tokens, ``memory_options`` are its own.
+            ``memory``, a name, is read with the tokens, ``memory_options`` are its own.
 
     Raises:
         UnknownNameError, ConfigError, GeneError: with the nearest name, or both sides named.
@@ -85,7 +85,7 @@ def create_model(name: str, task: str = LM, **options: Any) -> Model:
         task: a name in `core.tasks.TASKS`, or 'classify' or 'regress', whose options say what is
             read: ``image``, ``series``, the numbers at each step, else tokens.
         options: fields of `ModelConfig` (width, layers, heads, max_length, vocabulary ...), of
-            `BlockOptions` (wiring, feedforward, dropout ...), of the mixer, the position or the
+            `BlockOptions` (residual, feedforward, dropout ...), of the mixer, the position or the
             memory, by their names; ``by_layer(...)`` values differ by layer, a mixer
             ``by_head(...)`` by head.
 

@@ -41,8 +41,7 @@ def check_model(config: ModelConfig) -> None:
     if config.causal and config.pooling in ("class", "first"):
         raise GeneError(
             f"`pooling='{config.pooling}'` reads the first token, but `causal=True` lets it see "
-            f"only "
-            "itself: use `pooling='mean'` or 'last' with a causal mixer"
+            "only itself: use `pooling='mean'` or 'last' with a causal mixer"
         )
 
 

@@ -172,8 +172,7 @@ class DecisionTransformer(DecisionModel):
             if shape.state_values is not None or len(shape.state) != 1:
                 raise GeneError(
                     "`decision.state_weight` is for states that are numbers, and these are "
-                    "pictures "
-                    "or whole numbers: leave it out"
+                    "pictures or whole numbers: leave it out"
                 )
             self.next_state = nn.Linear(channels, self.states.size)
         if chosen.return_weight is not None:

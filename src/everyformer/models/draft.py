@@ -1,6 +1,6 @@
 """`Draft`: a model while it is described, from a member's row and loose options.
 
-`completed` decides what nobody said and the rest implies: causality, scaled embeddings.
+`completed` decides what was not given and the rest implies: causality, scaled embeddings.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import Choice, field_defaults, field_types, from_dict, to_dict
+from everyformer.core.config import Choice, field_defaults, field_types, from_dict, renamed, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
@@ -84,7 +84,7 @@ def require_task(member: Member, task: str) -> None:
 
 
 def scales_embedding(config: ModelConfig) -> bool:
-    """Scaling of embeddings where nothing is said: fixed waves of unit size must not
+    """Scaling of embeddings by default: fixed waves of unit size must not
     dominate (2017 paper), and text is learnt late from embeddings of 0.02 before layers of usual
     size."""
     waves = config.genes["position"].name == "sinusoidal"
@@ -190,8 +190,9 @@ class Draft:
         and mixers before feed-forwards, since they decide whether layers have one.
 
         Raises:
-            ConfigError, GeneError: one is unknown, or has no meaning beside the mixer.
+            ConfigError, GeneError: one is unknown, or has no meaning with the mixer.
         """
+        options = renamed(options)
         for key in sorted(options, key=lambda name: (name not in GENES, name in OF_FEEDFORWARD)):
             self.put(key, options[key])
 
@@ -257,7 +258,7 @@ class Draft:
 
 
 def require_feedforward(mixer: Choice, option: str) -> None:
-    """Refuse an option of feed-forwards beside a mixer whose layers have none."""
+    """Refuse an option of feed-forwards with a mixer whose layers have none."""
     if MIXERS.get(str(mixer.name)).with_feedforward:
         return
     own = (f.name for f in dataclasses.fields(MIXER.options(mixer.name)))

@@ -2,7 +2,7 @@
 
     L = sum_n omega_n L_n / sum_n omega_n,   or the mean of L of drawn layers;   + L_exit
 
-The layers share the final norm and the output layer, or each has its own. All is said of depths
+The layers share the final norm and the output layer, or each has its own. All is in depths
 (`everyformer.genes.depth.calm`, `everyformer.genes.depth.depth_adaptive`); here it meets tokens.
 """
 
@@ -50,7 +50,7 @@ class ExitHeads(nn.Module):
         self.separate = stack.depth.options.heads == "separate"
         if self.separate:
             layers, width = range(len(stack.order) - 1), stack.out_width
-            last = stack.wiring.last_norm
+            last = stack.residual.last_norm
             self.norms = nn.ModuleList(
                 make_norm(width, config.block) if last else nn.Identity() for _ in layers
             )

@@ -53,7 +53,7 @@ class LookedUp(NamedTuple):
     """A pass of the model alone, and what a store has for it."""
 
     out: ModelOutput
-    """of the model, with the tap; where the last tokens are asked for, logits of those"""
+    """of the model, with the tap; where the last tokens are requested, logits of those"""
     real: Tensor
     """(B, L) bool: tokens that are no padding, in whose order there are N queries"""
     neighbours: Neighbours
@@ -61,7 +61,7 @@ class LookedUp(NamedTuple):
 
 
 class ReadingModel(nn.Module):
-    """Base of models that read a store beside a language model, and are otherwise that model."""
+    """Base of models that read a store with a language model, and are otherwise that model."""
 
     def __init__(self, model: LanguageModel) -> None:
         super().__init__()
@@ -99,7 +99,7 @@ class KnnLanguageModel(ReadingModel):
         return (
             "with lambda 1 the neighbours alone predict, so a token that none of them has gets the "
             "probability 0: give a weight below 1 (--retrieval.weight of train, --knn.weight "
-            "beside --store)"
+            "with --store)"
         )
 
     def forward(

@@ -84,12 +84,12 @@ def encoder_config(config: ModelConfig) -> ModelConfig:
 def source_config(config: ModelConfig) -> ModelConfig:
     """The encoder of a model that enlarges small images: attention both ways by default."""
     assert config.source_image is not None
-    drawn, chosen, wiring = config.pixels, config.genes["encoder"], config.genes["wiring"]
+    drawn, chosen, residual = config.pixels, config.genes["encoder"], config.genes["residual"]
     mixer = Choice("attention", chosen.options) if chosen.name is None else chosen
-    if wiring.name == "reversible":
-        wiring = Choice("reversible", {"reversible_output": "mean"})
+    if residual.name == "reversible":
+        residual = Choice("reversible", {"reversible_output": "mean"})
     return dataclasses.replace(
-        config.with_genes(mixer=mixer, wiring=wiring),
+        config.with_genes(mixer=mixer, residual=residual),
         image=config.source_image,
         pixels=PixelOptions(tables=drawn.tables, places=drawn.places),
         causal=False,

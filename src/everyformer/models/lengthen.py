@@ -73,8 +73,7 @@ def lengthen(
     if length < (now := config.max_length or DEFAULT_LENGTH):
         raise ConfigError(
             f"`length={length}` is shorter than the {now} tokens that the model reads: give at "
-            f"least "
-            "as many"
+            "least as many"
         )
     _check(config, mixer)
     shared = {

@@ -6,7 +6,7 @@
 In BERT the embeddings are normalised (``embedding_norm``) and typed (``token_types``), the output
 goes through a transform (``head_transform``, act = GELU) and has a bias a token (``head_bias``).
 Which tokens are hidden is the data's business: targets are -100 wherever nothing is scored. With
-summaries (`everyformer.models.summaries`) it may learn to foretell hidden sentences beside.
+summaries (`everyformer.models.summaries`) it may learn to foretell hidden sentences too.
 
 Source: Devlin et al. 2018, arXiv 1810.04805.
 """

@@ -1,4 +1,4 @@
-"""Whole models of someone else beside members: file.py:factory, module:factory, hf:NAME.
+"""Third-party models next to members: file.py:factory, module:factory, hf:NAME.
 
 What the factory takes of sizes is given to it (`sequence_laws.targets`), so that it is as wide
 and deep as the members that it is compared with. A model of tokens gives logits at each position,
@@ -34,7 +34,7 @@ _OF_LAYERS = frozenset({"block", "init", "layer_losses"})
 
 
 def refuse(config: ModelConfig, meaningless: frozenset[str]) -> None:
-    """Refuse options that are not as usual and have no meaning beside a model of someone else.
+    """Refuse options that are not as usual and have no meaning with a third-party model.
 
     Raises:
         GeneError: names the first.

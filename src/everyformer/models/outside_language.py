@@ -1,4 +1,4 @@
-"""Whole language models of someone else: token ids in, a distribution over the next token out."""
+"""Third-party language models: token ids in, a distribution over the next token out."""
 
 from collections.abc import Sequence
 

@@ -5,8 +5,8 @@
 A token is the intensity of one channel, drawn from 256, or a whole pixel, drawn from a mixture of
 discretised logistics. Tokens are drawn in raster order or block by block, and what is read is moved
 on by one along that order. Beside the position gene, vectors of the row, the column and the channel
-to be predicted tell where it is; the vector of a class, where the model is told one, is added at
-every position. Losses are in nats a pixel and channel: divided by ln 2 they are bits/dim.
+to be predicted tell where it is; the vector of a class, where the model is conditioned on one, is
+added at every position. Losses are in nats a pixel and channel: divided by ln 2 they are bits/dim.
 
 Source: Parmar et al. 2018, arXiv 1802.05751 (Image Transformer), sections 3 and 4.
 """
@@ -136,7 +136,7 @@ class DrawingModel(Model):
         if labels is None:
             if count:
                 raise ConfigError(
-                    "the model is told the class of each picture: give labels, one of "
+                    "the model is conditioned on the class of each picture: give labels, one of "
                     f"{count} class ids a row"
                 )
             return
@@ -196,7 +196,7 @@ class PixelModel(DrawingModel):
 
         Args:
             targets: (B, H*W*C) the values in raster order, -100 where one is not scored.
-            labels: (B,) int64, the class of each picture, where the model is told it.
+            labels: (B,) int64, the class of each picture, of a class-conditional model.
 
         Raises:
             ShapeError: images, targets or labels of another shape or kind.

@@ -102,7 +102,7 @@ def index_texts(
     Args:
         tables: which column of tables is read; None: the one that is called like a text.
         resume: go on where an earlier call was stopped.
-        should_stop: asked between batches.
+        should_stop: called between batches.
 
     Raises:
         ConfigError: no such tap, or a stride that leaves tokens out.
@@ -162,7 +162,7 @@ def written(
             if known[name] != now:
                 same = "data, unchanged" if name == "texts" else f"batch {known[name]}"
                 raise ConfigError(
-                    f"the store {writer.folder} was begun with another {name}: continue with the "
+                    f"the store {writer.folder} was started with another {name}: continue with the "
                     f"same --{same}, or remove the folder and start over"
                 )
         everything = (w for text in texts for w in windows(text, how.context, how.stride))

@@ -14,10 +14,10 @@ from everyformer.data.text import TextDataset
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL, StoreOptions
 from everyformer.models.language import LanguageModel
+from everyformer.stores.chunks import Chunks, stored
 from everyformer.stores.indexing import Indexing
 from everyformer.stores.runs import FOLDER, JobOutcome, Say
 from everyformer.stores.store.store import Store
-from everyformer.stores.stretches import Stretches, stored
 from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
@@ -68,7 +68,7 @@ class StoreJob:
         return train(self.model, data, self.config, self.run, **self.more)
 
     def store(
-        self, folder: Path, model: LanguageModel, texts: Stretches, how: Indexing
+        self, folder: Path, model: LanguageModel, texts: Chunks, how: Indexing
     ) -> tuple[Store | None, int | None]:
         """The store of ``texts`` by ``model``; None, and by which signal, where it was stopped."""
         data = self.dataset

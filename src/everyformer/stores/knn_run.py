@@ -3,7 +3,7 @@
     retrieval/store/         keys of the training text by the finished model, and the index
     retrieval/reading.json   k, lambda, T and the distance, and what they came to
 
-Lambda and T are those under which a stretch at the end of the training text, which is not stored,
+Lambda and T are those under which a chunk at the end of the training text, which is not stored,
 is most likely: the model has learned from it too, so lambda is rather too low than too high. Of n
 tokens there lambda is at most n / (n + 1) (`everyformer.models.knn_lm.highest_weight`).
 """
@@ -24,12 +24,12 @@ from everyformer.genes.retrieval import K, KnnOptions
 from everyformer.genes.retrieval.knn import KnnRunOptions
 from everyformer.models.knn_lm import KnnLanguageModel, best_weight, highest_weight, mixed
 from everyformer.models.language import LanguageModel
+from everyformer.stores.chunks import Chunks
 from everyformer.stores.indexing import Indexing
 from everyformer.stores.job import StoreJob, how_of
 from everyformer.stores.reader import StoreReader, searched_by, with_store
 from everyformer.stores.runs import JobOutcome, Say
 from everyformer.stores.store.index import Index
-from everyformer.stores.stretches import Stretches
 from everyformer.stores.tuning import likelihoods
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.evaluate import evaluate, why_not_finite
@@ -57,7 +57,7 @@ def train_with(*given: Any) -> JobOutcome:
     model = job.model if job.run is None else load_model(job.run.path)
     assert isinstance(model, LanguageModel)
     model = model.to(next(job.model.parameters()).device)
-    texts = Stretches(tokens[: len(tokens) - apart], options.size, how.context, how.stride)
+    texts = Chunks(tokens[: len(tokens) - apart], options.size, how.context, how.stride)
     store, signal = job.store(folder / STORE, model, texts, how)
     if store is None:
         stopped = dataclasses.replace(result, evaluation=None, signal=signal)

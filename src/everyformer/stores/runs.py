@@ -62,7 +62,7 @@ class RetrievalRunner(Protocol):
         """The model of a run as it predicts."""
 
     def extra_inputs(self, reading: Any, inputs: Tensor) -> dict[str, Tensor]:
-        """Arguments of the model itself beside ``inputs``, by the one that ``open_model`` made."""
+        """Arguments of the model itself besides ``inputs``, by the one that ``open_model`` made."""
 
     def open_data(self, folder: Path, config: ModelConfig, dataset: TextDataset,
                   say: Say) -> TextDataset:  # fmt: skip
@@ -81,7 +81,7 @@ def train_run(
     """Training as by `everyformer.training.train`, with the store that the model needs.
 
     Args:
-        say: told what is done besides.
+        say: called with what else is done.
         more: further arguments of `train`.
 
     Raises:

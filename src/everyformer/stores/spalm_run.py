@@ -20,13 +20,13 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval.spalm import SpalmOptions
 from everyformer.models.build import build_model, configure
 from everyformer.models.language import LanguageModel
+from everyformer.stores.chunks import Chunks
 from everyformer.stores.indexing import Indexing
 from everyformer.stores.job import StoreJob, how_of, options_of
 from everyformer.stores.runs import JobOutcome, Say
 from everyformer.stores.spalm_reading import SpalmLanguageModel
 from everyformer.stores.store.index import Index
 from everyformer.stores.store.store import Store
-from everyformer.stores.stretches import Stretches
 from everyformer.stores.table import PhraseTable
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
@@ -54,7 +54,7 @@ def train_with(*given: Any) -> JobOutcome:
         return job.outcome(stopped)
     frozen = _open(folder)
     how = _how(options, job.dataset, frozen)
-    texts = Stretches(job.dataset.train[:], options.size, how.context, how.stride)
+    texts = Chunks(job.dataset.train[:], options.size, how.context, how.stride)
     store, signal = job.store(folder / STORE, frozen, texts, how)
     if store is None:
         # stopped before its training began
@@ -98,7 +98,7 @@ def _with_tables(
     index: Index,
     how: Indexing,
     options: SpalmOptions,
-    texts: Stretches | None,
+    texts: Chunks | None,
 ) -> TextDataset:
     """``dataset`` with the neighbours of both parts; ``texts``: what of the first is stored."""
     read: dict[str, Any] = {

@@ -1,8 +1,9 @@
 """Neighbours of every token of a text, looked up once, as a frozen model's states find them.
 
 A text is read in windows that overlap, as its stores are. Windows are taken some at a time, always
-the same together, when one of their tokens is first asked for: what a token finds depends neither
-on what was asked before nor on where a run was stopped, and a run looks up no more than it reads.
+the same together, when one of their tokens is first requested: what a token finds depends neither
+on what was requested before nor on where a run was stopped, and a run looks up no more than it
+reads.
 """
 
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ from everyformer.data.tokenizers.base import Tokenizer
 
 
 class Window(NamedTuple):
-    """Stretch of a text that a model reads at once, and its new part."""
+    """Chunk of a text that a model reads at once, and its new part."""
 
     text: np.ndarray
     """(n,) tokens"""

@@ -29,7 +29,7 @@ def within_memory(what: str) -> Iterator[None]:
     """Refuse tensors made inside that do not fit into the memory that is free.
 
     Raises:
-        ResourceError: with the size that was asked for and the one there is.
+        ResourceError: with the size that was requested and the one there is.
     """
     try:
         with _Watch(what):

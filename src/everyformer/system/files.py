@@ -1,6 +1,6 @@
 """The one way in which files are written: whole or not at all, whatever befalls process or disk.
 
-What is made lies in a hidden folder beside its place until it is complete and on the disk; then it
+What is made lies in a hidden folder next to its place until it is complete and on the disk; then it
 is renamed, so that a reader sees the old file or the new one. The folder is locked while its
 process lives, and the next one that writes there removes those of processes that have died.
 """
@@ -46,8 +46,8 @@ def written_whole(final: Path) -> Iterator[Path]:
 
 @contextmanager
 def file_written_whole(final: Path, *, parents: bool = False) -> Iterator[Path]:
-    """A path to write at; its file, and any beside it, go to where ``final`` is when the block ends
-    well. Into a device or a pipe the file is copied; ``parents`` makes the folders above it.
+    """A path to write at; its file, and any next to it, go to where ``final`` is when the block
+    ends well. Into a device or a pipe the file is copied; ``parents`` makes the folders above it.
 
     Raises:
         UnsavedError: the disk is full or cannot be written; nothing new is left there.

@@ -29,13 +29,13 @@ class Stopped(KeyboardInterrupt):
 
 class GracefulStop:
     """Context manager for work that stops between steps; ``received`` is the number of the signal
-    that asked for a stop, or None.
+    that requested a stop, or None.
 
     A second Ctrl-C raises `Stopped`. Signals can only be caught in the main thread; in another one
     nothing is ever received.
 
     Args:
-        what: the user is told that happens now.
+        what: reported as what happens now.
     """
 
     def __init__(self, what: str = "stopping after this step, with a checkpoint") -> None:

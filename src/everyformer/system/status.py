@@ -1,8 +1,8 @@
-"""`status`: a program that is at work for long says what it is doing.
+"""`status`: a program that is at work for long reports what it is doing.
 
 Code that may take seconds names itself with ``with status("..."):``. Where the program `shows` it,
-the innermost name is told on stderr after four seconds, and then after twice as long each time. A
-library call tells nothing.
+the innermost name is reported on stderr after four seconds, and then after twice as long each time.
+A library call tells nothing.
 """
 
 import sys

@@ -1,9 +1,9 @@
 """Threads of OpenMP that wait for the next part of their work spin only briefly.
 
 By its own rule a waiting thread turns in a loop, about 300,000 times, before it sleeps. That is the
-quickest on a machine that does nothing else, and the slowest beside other work: the thread that is
+quickest on a machine that does nothing else, and the slowest with other work: the thread that is
 waited for cannot run while those that wait use up the cores. With 10,000 turns a training on two
-cores was measured to be as quick when it was alone, and half as quick again beside one or two busy
+cores was measured to be as quick when it was alone, and half as quick again with one or two busy
 processes. The library reads this once, when torch is loaded.
 """
 

@@ -25,7 +25,7 @@ class LossTask(Task):
 
 
 class RowTask(Task):
-    """A task that says one thing of a whole text, picture or series."""
+    """A task that predicts one thing of a whole text, picture or series."""
 
     def build(self, config: ModelConfig) -> Model:
         from everyformer.models.classifier import ImageClassifier, SeriesClassifier, TextClassifier

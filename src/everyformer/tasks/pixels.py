@@ -42,7 +42,7 @@ class Pixels(Intensities):
 
 
 class SuperResolution(Intensities):
-    """The intensities of a large picture, beside a small one."""
+    """The intensities of a large picture, given a small one."""
 
     name, about = ENLARGE, "a small picture -> a large one"
     goal = "enlarges the pictures of"

@@ -94,7 +94,7 @@ class Scores(ABC):
 
     @abstractmethod
     def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
-        """What the loss is in other words."""
+        """The measures that follow from the loss alone."""
 
     @abstractmethod
     def accuracy(
@@ -148,7 +148,7 @@ class PixelScores(TokenScores):
 
 
 class ActionScores(Scores):
-    """Losses of actions, beside those of a constant one."""
+    """Losses of actions, and those of a constant one."""
 
     def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
         result = {"action_loss": loss, "action_loss_interval": interval}

@@ -1,4 +1,4 @@
-"""Tables of evaluations of rows: measures beside a constant answer's, and classes or numbers."""
+"""Tables of evaluations of rows: measures with a constant answer's, and classes or numbers."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ DRAWN = 8
 
 
 def classes_table(evaluation: Mapping[str, Any], classes: Sequence[str]) -> str:
-    """Measures with intervals beside a constant answer's, then each class; of more than 20 those
+    """Measures with intervals and a constant answer's, then each class; of more than 20 those
     with the lowest F1."""
     # a training does not count each class by itself
     index = evaluation.get("majority")
@@ -42,7 +42,7 @@ def classes_table(evaluation: Mapping[str, Any], classes: Sequence[str]) -> str:
 
 
 def numbers_table(evaluation: Mapping[str, Any]) -> str:
-    """Measures with intervals beside the mean's, then each of several numbers; of more than 20
+    """Measures with intervals and the mean's, then each of several numbers; of more than 20
     those with the lowest R^2."""
     parts = _measures(evaluation, "mean", "always the mean")
     if "by_number" in evaluation:

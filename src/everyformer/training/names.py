@@ -6,7 +6,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from everyformer.core.config import field_types, part_marked
+from everyformer.core.config import field_types, part_marked, renamed
 from everyformer.core.errors import ConfigError
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.genes.config import Architecture
@@ -58,7 +58,7 @@ def in_full(kind: type, values: Mapping[str, Any]) -> dict[str, Any]:
     }
     named: dict[str, Any] = {}
     tables: list[tuple[str, str, Any]] = []
-    for key, value in values.items():
+    for key, value in renamed(values).items():
         home, inner = short.get(key, (key, ""))
         if others.get(key) in fields:
             named[others[key]] = value

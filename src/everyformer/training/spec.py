@@ -66,7 +66,7 @@ class RunSpec(Options):
     data: DataConfig = field(default_factory=DataConfig)
     """what is read, and how"""
     model: Architecture = field(default_factory=Architecture)
-    """sizes and wiring"""
+    """sizes and layout"""
     training: TrainingConfig = field(default_factory=TrainingConfig)
     """budget, optimiser and rhythm"""
     by_layer: tuple[str, ...] = ()

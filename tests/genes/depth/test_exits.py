@@ -38,7 +38,7 @@ RULES: list[tuple[str, dict[str, Any]]] = [
 
 def model(depth: str = "calm", member: str = "rope", **given: Any) -> Any:
     """A language model in float64 whose weights are far from where they start."""
-    keys = ("position", "wiring", "block", "window", "layers", "tie", "norm", "kv_heads")
+    keys = ("position", "residual", "block", "window", "layers", "tie", "norm", "kv_heads")
     sizes = {key: given.pop(key) for key in keys if key in given}
     return shifted(build_model(
         member, seed=3, vocabulary=VOCABULARY, width=16, heads=2, max_length=200, depth=depth,
@@ -79,9 +79,9 @@ def by_hand(made: Any, tokens: Tensor, at: Tensor, mask: Mask | None = None) -> 
 
 
 @torch.inference_mode()
-@covering(position=["rope", "alibi", "t5-relative", "learned", None], wiring=["pre", "post"])
-def test_what_left_is_copied_to_deeper_layers(position: Any, wiring: str) -> None:
-    made = model("depth-adaptive", exits="random", position=position, wiring=wiring)
+@covering(position=["rope", "alibi", "t5-relative", "learned", None], residual=["pre", "post"])
+def test_what_left_is_copied_to_deeper_layers(position: Any, residual: str) -> None:
+    made = model("depth-adaptive", exits="random", position=position, residual=residual)
     tokens = text()
     at = left(made, tokens)
     assert set(at.flatten().tolist()) == {1, 2, 3, 4, 5}
@@ -326,7 +326,7 @@ def test_rows_that_left_cost_their_keys_alone() -> None:
         ("performer", "lm", {}, "mixer 'performer' computes both or neither"),
         ("rope", "mlm", {}, "task 'mlm' does not ask for that"),
         ("transformer-xl", "lm", {}, "memory 'segment' keeps what layers make of all tokens"),
-        ("rope", "lm", {"wiring": "reversible"}, "wiring 'reversible'"),
+        ("rope", "lm", {"residual": "reversible"}, "residual 'reversible'"),
         ("attention", "lm", {"position": "learned-per-layer"}, "before each layer"),
         ("rope", "lm", {"depth_options": {"exits": "sequence"}}, "task 'lm' has none"),
     ],

@@ -6,10 +6,10 @@ import torch
 import everyformer as ef
 
 
-@pytest.mark.parametrize("wiring", ["pre", "post", "reversible"])
-def test_one_block_three_times_is_three_layers_of_equal_weights(wiring: str) -> None:
-    own = {"reversible_output": "mean"} if wiring == "reversible" else {}
-    sizes = {"width": 16, "heads": 2, "vocabulary": 11, "wiring": wiring, **own}
+@pytest.mark.parametrize("residual", ["pre", "post", "reversible"])
+def test_one_block_three_times_is_three_layers_of_equal_weights(residual: str) -> None:
+    own = {"reversible_output": "mean"} if residual == "reversible" else {}
+    sizes = {"width": 16, "heads": 2, "vocabulary": 11, "residual": residual, **own}
     once = ef.create_model("alibi", layers=1, depth="repeat", times=3, **sizes).double()
     deep = ef.create_model("alibi", layers=3, **sizes).double()
     held = once.state_dict()

@@ -20,7 +20,7 @@ from everyformer.core.subset import TokenSubset
 from everyformer.data.text import TextDataset
 from everyformer.genes.depth.universal import Account, Universal, UniversalOptions
 from everyformer.genes.positions.sinusoidal import sinusoid
-from everyformer.genes.wirings.pre import PreNorm
+from everyformer.genes.residuals.pre import PreNorm
 from everyformer.lab.show.pictures import draw_pictures
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_stack
@@ -96,11 +96,11 @@ def oracle(made: Any, x: Tensor) -> tuple[np.ndarray, np.ndarray, float]:
     return y, steps, float((steps + rest).mean())
 
 
-@pytest.mark.parametrize("wiring", ["post", "pre"])
-def test_without_signals_and_halting_it_is_the_layers_repeated(wiring: str) -> None:
+@pytest.mark.parametrize("residual", ["post", "pre"])
+def test_without_signals_and_halting_it_is_the_layers_repeated(residual: str) -> None:
     none = {"steps": 3, "halting": "none", "signal": "none"}
-    made = stack(layers=2, wiring=wiring, position="alibi", **none)
-    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "wiring": wiring, "position": "alibi"}
+    made = stack(layers=2, residual=residual, position="alibi", **none)
+    sizes = {"width": WIDTH, "heads": 3, "layers": 2, "residual": residual, "position": "alibi"}
     config = configure_layers("universal", True, 32, depth="repeat", times=3, **sizes)
     repeated = build_stack(config).double().eval()
     repeated.load_state_dict(made.state_dict())
@@ -109,7 +109,7 @@ def test_without_signals_and_halting_it_is_the_layers_repeated(wiring: str) -> N
 
 @pytest.mark.parametrize("first", [False, True], ids=["post", "pre"])
 def test_fixed_steps_are_torchs_layer_in_a_loop(first: bool) -> None:
-    made = stack(False, steps=4, halting="none", wiring="pre" if first else "post")
+    made = stack(False, steps=4, halting="none", residual="pre" if first else "post")
     [block] = made.blocks
     theirs = nn.TransformerEncoderLayer(
         WIDTH, 3, 4 * WIDTH, dropout=0.0, activation="relu", layer_norm_eps=1e-6, batch_first=True,
@@ -361,7 +361,8 @@ REFUSED: list[tuple[Any, type[Exception], str]] = [
     (lambda: UniversalOptions(steps=0), ConfigError, "`steps` must be at least 1"),
     (lambda: UniversalOptions(epsilon=0.0), ConfigError, "`epsilon` must be above 0 and below 1"),
     (lambda: UniversalOptions(tau=-1.0), ConfigError, "`tau` must be at least 0"),
-    (lambda: ef.create_model("universal", wiring="reversible"), GeneError, "wiring 'reversible'"),
+    (lambda: ef.create_model("universal", residual="reversible"), GeneError,
+     "residual 'reversible'"),
     (lambda: ef.create_model("universal", position="learned", order="sinusoid"), GeneError,
      "position 'learned' adds them too"),
     (lambda: ef.create_model("transformer-xl", depth="universal", order="sinusoid"), GeneError,

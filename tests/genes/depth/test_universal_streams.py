@@ -105,7 +105,7 @@ def test_deep_steps_take_in_what_waits_only_when_a_token_gets_there() -> None:
         {"mixer": "performer"},
         {"mixer": "aft-simple"},
         {"feedforward": "sepconv"},
-        {"wiring": "pre"},
+        {"residual": "pre"},
         {"layers": 1, "position": "rope", "signal": "learned"},
         {"position": "learned-per-layer"},
         {"mixer_options": {"bias": ("key", "output"), "kv_heads": 1, "qk_norm": True}},

@@ -19,7 +19,7 @@ IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(
 
 def model(memory="compressive", position="t5-relative", **options):
     torch.manual_seed(0)
-    sizes = {"width": 24, "heads": 3, "layers": 2, "vocabulary": 20, "wiring": "post"}
+    sizes = {"width": 24, "heads": 3, "layers": 2, "vocabulary": 20, "residual": "post"}
     made = ef.create_model("attention", position=position, memory=memory, **sizes, **options)
     for name, parameter in made.named_parameters():
         if parameter.dim() >= 2 and "memory" not in name:

@@ -229,10 +229,10 @@ def test_what_cannot_be_is_refused_with_both_sides(options, words) -> None:
 BESIDE = [("alibi", "pre"), ("rope", "post"), ("xl-relative", "reversible"), ("shaw", "pre")]
 
 
-@pytest.mark.parametrize(("position", "wiring"), [*BESIDE, (None, "reversible")])
-def test_it_lives_beside_any_position_and_wiring(position: str | None, wiring: str) -> None:
-    own = {"reversible_output": "mean"} if wiring == "reversible" else {}
-    made = model(layers=2, position=position, wiring=wiring, keep_position=True, **own)
+@pytest.mark.parametrize(("position", "residual"), [*BESIDE, (None, "reversible")])
+def test_it_lives_beside_any_position_and_residual(position: str | None, residual: str) -> None:
+    own = {"reversible_output": "mean"} if residual == "reversible" else {}
+    made = model(layers=2, position=position, residual=residual, keep_position=True, **own)
     torch.testing.assert_close(in_pieces(made, IDS, 5)[0], made(IDS).logits)
 
 

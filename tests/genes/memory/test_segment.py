@@ -15,9 +15,9 @@ IDS = torch.randint(0, 20, (2, LENGTH), generator=torch.Generator().manual_seed(
 POSITIONS = ("t5-relative", "rope", "alibi")
 
 
-def model(position="t5-relative", layers=3, memory="segment", wiring="post", **options):
+def model(position="t5-relative", layers=3, memory="segment", residual="post", **options):
     torch.manual_seed(0)
-    sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20, "wiring": wiring}
+    sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20, "residual": residual}
     if memory is not None:
         options = {"same_length": "never", **options}
     made = ef.create_model("attention", position=position, memory=memory, **sizes, **options)
@@ -137,5 +137,5 @@ def test_contradictions_are_refused():
     with pytest.raises(ShapeError, match="30 channels, but this layer's have 24"):
         made.train()(IDS, state=wider.double().init_state(2))
     other = ef.create_model("aft-simple", width=24, heads=3, layers=3, vocabulary=20)
-    with pytest.raises(ShapeError, match="attention goes on from its own state"):
+    with pytest.raises(ShapeError, match="attention continues from its own state"):
         made(IDS, state=other.double().init_state(2))

@@ -71,7 +71,7 @@ def test_states_of_others_are_refused(name: str) -> None:
     with pytest.raises(ShapeError, match="the state has 3 rows and x has 2"):
         mixer(x, state=own)
     other = build("aft-simple" if name != "aft-simple" else "linear").init_state(2)
-    with pytest.raises(ShapeError, match=rf"{name} goes on from its own state"):
+    with pytest.raises(ShapeError, match=rf"{name} continues from its own state"):
         mixer(x, state=other)
 
 

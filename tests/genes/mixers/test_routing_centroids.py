@@ -86,7 +86,7 @@ def centroids_of(model):
 
 WORKED = [
     {"slices": 2}, {"slices": 4}, {"checkpointing": True}, {"told": True},
-    {"slices": 2, "told": True}, {"wiring": "reversible", "tie": False},
+    {"slices": 2, "told": True}, {"residual": "reversible", "tie": False},
 ]  # fmt: skip
 
 
@@ -95,7 +95,7 @@ EACH = [(how, [*OPTIMISERS][n % 4]) for n, how in enumerate(WORKED)]
 
 @pytest.mark.parametrize(("how", "optimiser"), EACH, ids=str)
 def test_centroids_move_once_a_step_however_it_is_worked_through(how, optimiser):
-    same = {name: value for name, value in how.items() if name in ("wiring", "tie")}
+    same = {name: value for name, value in how.items() if name in ("residual", "tie")}
     plain, model = trained(optimiser=optimiser, **same), trained(optimiser=optimiser, **how)
     close(centroids_of(plain), centroids_of(model))
     # three steps of 4 rows of 24 tokens, 0.001 of each taken into the averages, which begin at 1

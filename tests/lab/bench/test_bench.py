@@ -109,7 +109,7 @@ def test_a_constant_state_is_constant_and_a_cache_is_not() -> None:
         (Point("vit", 16, work="decode"), {}, {}, "refused", "no exact streaming form"),
         (Point("attention", 16), {"width": 17}, {}, "refused", "heads that fit: 1, 17"),
         (Point("gmlp", 16), {}, {"windw": 3}, "refused", "unknown option `windw`"),
-        (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "at once were asked for"),
+        (Point("attention", 10**9), {"width": 4096}, {}, "out of memory", "at once were requested"),
         (Point("attention", 16), {"device": "nowhere"}, {}, "failed", "nowhere"),
     ],
 )
@@ -352,7 +352,7 @@ def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ((), 0, "ms"),
         (("--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
-        (("--batch", "1000000000000"), 2, "bytes at once were asked for"),
+        (("--batch", "1000000000000"), 2, "bytes at once were requested"),
         (("--json", "--heads", "7"), 2, "heads that fit: 1, 2, 4, 8, 16"),
     ],
 )

@@ -167,7 +167,7 @@ def test_a_filled_directory_is_only_resumed_or_overwritten(
     assert told.code == 2
     assert "give `resume` to go on" in told.err
     told = compare("--resume", "--training.lr", "0.5", small=False)
-    assert "begun with other options (training.lr: 0.001 -> 0.5)" in told.err
+    assert "started with other options (training.lr: 0.001 -> 0.5)" in told.err
     assert compare("gmlp", "--resume", "--steps", "1").code == 0
     again = compare("aft-simple", "--steps", "1", "--overwrite")
     assert again.code == 0
@@ -215,7 +215,7 @@ def test_changed_data_is_no_equal_footing(compare: Compare, tree: Path) -> None:
     (tree / "text.txt").write_text("now something else entirely " * 200, encoding="utf-8")
     told = compare("--resume", small=False)
     assert told.code == 2
-    assert "the data has changed since the comparison in made was begun" in told.err
+    assert "the data has changed since the comparison in made was started" in told.err
 
 
 def test_data_that_changes_under_a_training_fails_it(
@@ -251,7 +251,9 @@ def test_a_comparison_goes_on_for_longer_but_not_for_less(
     assert compare("--resume", small=False).code == 0
     assert launched == []
     for words in (("--steps", "3"), ("--budget-tokens", "1e9")):
-        assert "begun with other options (training." in compare("--resume", *words, small=False).err
+        assert (
+            "started with other options (training." in compare("--resume", *words, small=False).err
+        )
 
 
 @pytest.mark.parametrize("member", ["gmlp", "transformer-xl"])

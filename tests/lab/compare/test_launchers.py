@@ -185,4 +185,4 @@ def test_a_launcher_may_not_change_under_a_budget_in_seconds(
     assert compare("gmlp", "--budget-seconds", "0.02").code == 0
     told = compare("--resume", *RAY, small=False)
     assert told.code == 2
-    assert "begun with other options (launcher: 'local' -> 'ray')" in told.err
+    assert "started with other options (launcher: 'local' -> 'ray')" in told.err

@@ -215,7 +215,7 @@ def test_a_comparison_in_python_goes_on_without_repeating_anything(
     assert [row["quality"] for row in again.rows] == [done.row("gmlp")["quality"]]
     with pytest.raises(CheckpointError, match="there is no comparison in elsewhere to resume"):
         ef.compare(resume=True, out="elsewhere")
-    with pytest.raises(ConfigError, match=r"begun with other options \(seeds: 2 -> 3\)"):
+    with pytest.raises(ConfigError, match=r"started with other options \(seeds: 2 -> 3\)"):
         ef.compare(resume=True, out="made", seeds=3)
 
 

@@ -101,13 +101,13 @@ def test_one_that_was_stopped_is_missing(
     # a job of another plan is refused
     told = compare("gmlp", "--steps", "1", "--batch", "2", "--only", "gmlp")
     assert told.code == 2
-    assert "was begun with other options (training.batch: 4 -> 2)" in told.err
+    assert "was started with other options (training.batch: 4 -> 2)" in told.err
 
 
 WRONG: list[tuple[tuple[str, ...], str]] = [
     (("--only", "bert"), "has no training of bert with seed 0: its members are gmlp, attention"),
     (("--only", "gmlp", "--seed", "2"), "no training of gmlp with seed 2"),
-    (("--only", "gmlp", "--budget-seconds", "3"), "a budget in seconds is worth steps only where"),
+    (("--only", "gmlp", "--budget-seconds", "3"), "a budget in seconds becomes steps only where"),
     (("--only", "gmlp", "--lr-grid", "0.1", "0.2"), "--lr-grid chooses a rate for the later seeds"),
     (("--only", "gmlp", "--overwrite"), "other jobs share the folder: leave out --overwrite"),
     (("--collect", "--only", "gmlp"), "--collect trains nothing: leave out --only"),

@@ -201,7 +201,7 @@ def test_the_margin_of_a_look_has_its_part_of_the_error() -> None:
             {"members": ("gmlp",), "until_settled": 9},
             "`until_settled` .* or it again as gmlp@again",
         ),
-        ({"margin": 0.1}, "`margin` says when to stop with `until_settled`"),
+        ({"margin": 0.1}, "`margin` sets when to stop with `until_settled`"),
         ({"until_settled": 9, "lr_grid": (1e-3,)}, "`lr_grid` chooses a rate by the first"),
         ({"until_settled": 4, "seeds": 5}, "the most seeds, 4, but `seeds` are 5"),
     ],
@@ -305,7 +305,7 @@ def test_stopped_in_the_middle_it_comes_to_the_same(
     for part in ("contrasts", "verdict"):
         assert again.results[part] == whole.results[part]
     changed = compare("--resume", "--until-settled", "16", small=False)
-    assert "was begun with other options (until_settled: 6 -> 16)" in changed.err
+    assert "was started with other options (until_settled: 6 -> 16)" in changed.err
 
 
 def test_the_power_asked_for_is_in_the_results_and_said(

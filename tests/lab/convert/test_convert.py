@@ -382,7 +382,7 @@ LIKE_BERT = {**OF_BERT, "token_types": 2, "bias": ALL_BIASES, "norm_eps": 1e-12}
     ("member", "task", "kind", "options", "message"),
     [
         ("aft-conv", "lm", None, {}, "mixer='aft-conv'"),
-        ("gpt", "lm", None, {"wiring": "post"}, "wiring='post'"),
+        ("gpt", "lm", None, {"residual": "post"}, "residual='post'"),
         ("attention", "lm", None, {}, "position='sinusoidal'"),
         ("rope", "lm", None, {"fraction": 0.5}, "position.fraction"),
         ("gmlp", "pixels", None, {"image": (1, 4, 4)}, "no known system has the task 'pixels'"),

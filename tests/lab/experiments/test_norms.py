@@ -28,7 +28,7 @@ def test_both_places_of_the_norm_start_from_the_same_weights(data):
 
 
 def test_first_gradients_are_largest_in_the_last_layers_post_norm_alone(data):
-    post, pre = (norms.gradient_norms(data, wiring, 8, seed=0) for wiring in norms.WIRINGS)
+    post, pre = (norms.gradient_norms(data, residual, 8, seed=0) for residual in norms.RESIDUALS)
     assert len(post) == len(pre) == 8
     assert post[-1] > 1.5 * post[0]
     assert pre[-1] < pre[0]
@@ -100,9 +100,9 @@ POWERS, RISES = {"post": 0.1, "pre": -0.5}, {"post": 3.0, "pre": 0.5}
 def test_the_verdict_follows_from_the_numbers(losses, powers, rises, holds, monkeypatch):
     final, power, rise = SEEN | losses, POWERS | powers, RISES | rises
 
-    def measured(data, wiring, layers, seed):
-        last = layers ** power[wiring]
-        return torch.linspace(last / rise[wiring], last, layers).tolist()
+    def measured(data, residual, layers, seed):
+        last = layers ** power[residual]
+        return torch.linspace(last / rise[residual], last, layers).tolist()
 
     def planted(data, arm, rate, steps, seed):
         return final[arm], [GUESS, final[arm]]

@@ -85,7 +85,7 @@ def test_facts_say_how_sure_what_for_and_at_what_cost() -> None:
     assert dict(facts(results)) == {
         "How sure": "attention 1.900 to 2.100 (95% interval over validation sequences); 1 doubt "
         "below, with what helps",
-        "What it is worth": "2.000 beside 4.500 of counting bytes",
+        "Against a baseline": "2.000 against 4.500 of counting bytes",
         "What attention costs": "100,000 parameters, 1,000 tokens a second in training, 4.8 MiB of "
         "memory, 0.6 ms to write a token",
     }

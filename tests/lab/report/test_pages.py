@@ -28,8 +28,8 @@ def test_every_member_has_a_page_with_its_options_laws_and_experiments(tmp_path)
 
 def test_genes_that_are_no_members_subject_have_a_page_for_each_alternative():
     index = pages.overview({})
-    assert ("wiring", "gated") not in pages.around_layers()
-    for gene, name in (("depth", "repeat"), ("wiring", "reversible"), ("wiring", "pre")):
+    assert ("residual", "gated") not in pages.around_layers()
+    for gene, name in (("depth", "repeat"), ("residual", "reversible"), ("residual", "pre")):
         assert f"[{name}]({gene}-{name}.md)" in index
         text = pages.gene_page(gene, name)
         assert f"--{gene} {name}" in text

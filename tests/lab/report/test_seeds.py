@@ -96,7 +96,7 @@ def test_losses_are_those_of_evaluations_where_all_have_several(
         ([training((10, 1.0)), training((20, 1.0))],
          "the trainings of gtrxl never spent the same, so they have no mean: one ends after 10 "),
         ([{"training": [{"tokens": 1}], "evaluations": []}],
-         "a training of gtrxl has told no loss yet"),
+         "a training of gtrxl has reported no loss yet"),
     ],
 )  # fmt: skip
 def test_curves_without_a_mean_are_refused(curves: Any, sentence: str) -> None:

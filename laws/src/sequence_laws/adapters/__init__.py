@@ -49,8 +49,8 @@ def subject_of(
     A module that no adapter knows is `Plain`; it claims to be causal unless that is denied.
 
     Raises:
-        ConfigError: it is no module, or what it reads is not known, or something else than said.
-        ShapeError: it is said to be causal, and gives one output a row.
+        ConfigError: it is no module, or what it reads is not known, or something else than given.
+        ShapeError: it is given as causal, and gives one output a row.
     """
     if sum(one is not None for one in (vocabulary, width, inputs)) > 1:
         raise ConfigError("give one of vocabulary=, width= and inputs=: a model reads one of these")

@@ -1,7 +1,7 @@
 """Models in files: ONNX, run by onnxruntime, and programs that `torch.export` saved.
 
 They compute in float32 alone, without gradients and as in evaluation: laws compare them in
-float32, where a difference of less than 0.3% of the outputs cannot be told from rounding.
+float32, where a difference of less than 0.3% of the outputs cannot be distinguished from rounding.
 """
 
 import json
@@ -24,7 +24,7 @@ _KINDS = {"float": "float32"}
 
 class FileModule(nn.Module):
     """A program of one input, and of ``padding_mask`` and ``types`` where everyformer
-    wrote it: all is real where nothing is said, and of type 0."""
+    wrote it: all is real by default, and of type 0."""
 
     def __init__(self, path: Path, names: list[str], about: str) -> None:
         super().__init__()

@@ -27,7 +27,7 @@ class UnreadError(ConfigError):
 
 
 class Plain(Subject):
-    """A module that may take a mask and a cache beside its inputs, by the usual names.
+    """A module that may take a mask and a cache with its inputs, by the usual names.
 
     ``mask`` or ``padding_mask`` (B, L) is True at what is real. A ``cache`` or ``state`` of None
     begins,

@@ -87,7 +87,7 @@ class Recurrent(Subject):
 
 
 def encoder(model: nn.Module, name: str, **known: Any) -> Subject | None:
-    """The subject of an encoder; both ways unless it is said to be causal."""
+    """The subject of an encoder; both ways unless it is given as causal."""
     if not isinstance(model, Encoders):
         return None
     width = next(m for m in model.modules() if isinstance(m, nn.MultiheadAttention)).embed_dim

@@ -149,7 +149,7 @@ class PreTrained(Subject):
         return cache
 
     def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
-        """As any; windows and states are told before to keep what was."""
+        """As any; windows and states are set before to keep what was."""
         if not getattr(cache, "is_croppable", True):
             raise Inapplicable("its cache says that it cannot be cut")
         if hasattr(cache, "activate_past_recording"):
@@ -287,7 +287,7 @@ def wanted(purpose: str) -> Any:
 
 
 def quiet_library(purpose: str) -> Any:
-    """transformers, which then neither downloads nor warns, here and in processes begun later."""
+    """transformers, which then neither downloads nor warns, here and in processes started later."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     return wanted(purpose)
 

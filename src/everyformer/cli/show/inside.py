@@ -43,7 +43,7 @@ class Subject(NamedTuple):
     measure: Callable[[], Measured] | None = None
     """evaluates on the held-out part of the run's data"""
     extra: dict[str, Tensor] | None = None
-    """what the model reads beside the inputs, where the run says"""
+    """what the model reads besides the inputs, where the run has it"""
 
 
 def draw_inside(options: ShowOptions) -> int:

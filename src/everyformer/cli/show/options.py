@@ -1,4 +1,4 @@
-"""The options of `everyformer show`, where its pictures go, and how each is told."""
+"""The options of `everyformer show`, where its pictures go, and how each is reported."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,7 +50,7 @@ class ShowOptions(Options):
 
 
 def folder_of(options: ShowOptions, run: Path) -> Path:
-    """The folder that was asked for, or that of the run's pictures."""
+    """The folder that was given, or that of the run's pictures."""
     return run / "pictures" if options.out is None else expanded(options.out)
 
 

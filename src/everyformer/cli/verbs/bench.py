@@ -28,7 +28,7 @@ class BenchOptions(Setting):
     """tokens of a text that a whole model of 4 layers writes greedily (peers of gpt: generate of
     transformers with its usual cache and a static one, and llama.cpp, extra `llama`)"""
     shares: tuple[Part, ...] = ()
-    """shares that adaptive computation leaves, at every length instead of whole calls, each beside
+    """shares that adaptive computation leaves, at every length instead of whole calls, each against
     all of it: steps that tokens take on average in a training step of universal, spans of the
     window of adaptive-span, layers where tokens that depth-adaptive writes leave"""
     peers: bool = False
@@ -95,7 +95,7 @@ def _limit(point: Point) -> str | None:
 
 
 def exit_code(points: list[Point]) -> int:
-    """1 where a measurement broke, 2 where one could not be what was asked for, else 0."""
+    """1 where a measurement broke, 2 where one could not be what was requested, else 0."""
     statuses = {point.status for point in points}
     if "failed" in statuses:
         return 1

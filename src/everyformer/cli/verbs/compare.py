@@ -123,14 +123,14 @@ def _command(words: Sequence[str], config: CompareConfig) -> str:
 
 
 def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
-    """With --resume, what the comparison in that directory was begun with.
+    """With --resume, what the comparison in that directory was started with.
 
     Raises:
         CheckpointError: there is none, and no member is named to begin one with.
     """
     if not {"--resume", "--collect"} & {*line.words} or line.helps:
         return None
-    from everyformer.lab.compare.folder import begun
+    from everyformer.lab.compare.folder import started
 
     out = line.peek("out") or CompareOptions.out
-    return begun(CompareOptions, out, named=bool(line.placed() or line.path))
+    return started(CompareOptions, out, named=bool(line.placed() or line.path))

@@ -1,4 +1,4 @@
-"""`everyformer convert SOURCE --out OUT`: checkpoints of others in, models of ours out."""
+"""`everyformer convert SOURCE --out OUT`: third-party checkpoints in, models of ours out."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class ConvertOptions(Options):
 
 @verb(
     ConvertOptions,
-    about="Make a model of others one of ours, or give one of ours to other programs.",
+    about="Import a third-party model, or export one of ours for other programs.",
     examples=(
         "everyformer convert openai-community/gpt2 --out models/gpt2",
         "everyformer convert runs/gpt --to hf --out exported/gpt",

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 FIGURES = (".png", ".svg")
 """what figures are written as"""
 CHANGED = "no measure of what the run can do: what is held out now may have been learned"
-"""worth of an evaluation on data that are not any more what the run was trained on"""
+"""baseline comparison of an evaluation whose data have changed since the run was trained"""
 OWN_DATA = "what the run was trained on"
 """stands for the source in help that is about no run in particular"""
 
@@ -50,7 +50,7 @@ class EvalOptions(TrainedOptions, BeamConfig):
 
     data: DataConfig = field(default_factory=DataConfig)
     """other data, all of which is measured; its tokenizer is the run's (defaults: those of the run,
-    as help shows them where RUN is named; a saved model needs to be told its data, of which a part
+    as help shows them where RUN is named; a saved model needs to be given its data, of which a part
     is held out)"""
     sequences: Count | None = None
     """validation sequences read (default: all)"""
@@ -68,7 +68,7 @@ class EvalOptions(TrainedOptions, BeamConfig):
     stride: Count | None = None
     """tokens between sliding windows (default: half a window)"""
     streams: Count = 1
-    """stretches of the text that are read side by side in mode recurrent"""
+    """segments of the text that are read side by side in mode recurrent"""
     memory: MemorySize = field(default_factory=MemorySize)
     """how much past is read"""
     lengths: tuple[Count, ...] = ()
@@ -147,7 +147,7 @@ def run(words: Sequence[str]) -> int:
 
 
 def _default(line: Line[EvalOptions]) -> EvalOptions:
-    """The options where nothing is said: the data are those of the run that the words name."""
+    """The default options: the data are those of the run that the words name."""
     folder = next(iter(line.placed()), None) or line.peek("run")
     known = None if folder is None else _data_of(folder)
     known = None if known is None else for_source(known, line.peek("data.source"))
@@ -172,7 +172,7 @@ def _data_of(folder: str) -> DataConfig | None:
 
 
 def _in_turn(options: EvalOptions) -> EvalOptions:
-    """The options for lines, with windows that slide if nothing else is said; options by which not
+    """The options for lines, with windows that slide by default; options by which not
     every token is scored once, in order, are refused."""
     several = options.lengths or options.search_exits is not None
     if several or options.sequences is not None or options.streams > 1:
@@ -203,7 +203,7 @@ def set_memory(model: Model, slots: int) -> None:
     memories = memories_of(model)
     if not memories or slots < 0:
         raise ConfigError(
-            f"--memory.slots {slots} says how many tokens of the past the layers hold, 0 or more, "
+            f"--memory.slots {slots} sets how many tokens of the past the layers hold, 0 or more, "
             f"but {model.config.member} has {'a memory' if memories else 'no memory'}"
         )
     for memory in memories:
@@ -225,7 +225,7 @@ def _lengths(
             "--lengths measures a language model: leave out the translations and their search"
         )
     if options.data.length != default.data.length:
-        raise ConfigError("--lengths says how long windows are: leave out --length")
+        raise ConfigError("--lengths sets how long windows are: leave out --length")
     evaluations = []
     for length in sorted(set(options.lengths)):
         dataset = trained.dataset(dataclasses.replace(options.data, length=length))
@@ -252,7 +252,7 @@ def _lengths(
 def _evaluated(
     trained: TrainedRun, model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
-    """The numbers of one evaluation; what is drawn or written of it is said."""
+    """The numbers of one evaluation; the files that it draws or writes are reported."""
     from everyformer.cli.threads import choose_threads
     from everyformer.training.evaluate import evaluate
 
@@ -289,7 +289,7 @@ def _evaluated(
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:
-    """BLEU and chrF of the held-out sentences' translations, where they are asked for."""
+    """BLEU and chrF of the held-out sentences' translations, where they are requested."""
     if not options.bleu and options.translations is None:
         if options.search != BeamConfig():
             raise ConfigError("options of beam search need --bleu or --translations FILE")
@@ -340,13 +340,13 @@ def _finite(model: Model, evaluation: dict[str, Any] | None, folder: str) -> dic
 def _print(
     evaluation: dict[str, Any], trained: TrainedRun, dataset: Dataset, nothing: str | None
 ) -> None:
-    """An evaluation for people; ``nothing``: why it is worth nothing, where that was said."""
-    its_worth = nothing or trained.does.against_baseline(evaluation)
+    """An evaluation for people; ``nothing``: why no baseline is compared, if none is."""
+    against = nothing or trained.does.against_baseline(evaluation)
     tables = trained.does.table(evaluation, dataset)
     if tables is not None:
         print(tables)
-        if its_worth is not None:
-            print(f"\n{its_worth}")
+        if against is not None:
+            print(f"\n{against}")
         if "by_class" in evaluation and "confusion" not in evaluation:
             say(f"{len(dataset.classes):,} classes are too many for a confusion matrix")
         return
@@ -358,4 +358,4 @@ def _print(
             if signature := evaluation.get(f"{name}_signature"):
                 span = f"   {signature}"
             rows[name] = f"{value:.6g}{span}"
-    print(facts(rows if its_worth is None else {**rows, "worth": its_worth}))
+    print(facts(rows if against is None else {**rows, "baseline": against}))

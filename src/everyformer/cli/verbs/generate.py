@@ -265,7 +265,7 @@ def _fitting(model: Model, tokens: int | None, prompt: int, num_tokens: int) -> 
     """``tokens``, or of the default as many as fit behind the prompt and ``num_tokens`` before it.
 
     Raises:
-        ConfigError: more are asked for than the model's tables over positions have places.
+        ConfigError: more are requested than the model's tables over positions have places.
     """
     if model.longest is None:
         return tokens
@@ -355,7 +355,7 @@ def _images(trained: TrainedRun, options: GenerateOptions) -> int:
     """Draw, and say where the picture is."""
     from everyformer.cli.drawing import draw
 
-    why = "is for texts, but the run draws images: leave it out (--images says how many)"
+    why = "is for texts, but the run draws images: leave it out (--images sets how many)"
     _refuse(options, ("prompt", "prompts", "tokens", "state"), why)
     picture = draw(trained, options)
     if options.json:

@@ -1,4 +1,4 @@
-"""`everyformer info NAME ...`: one member, from its row and its options, or several beside."""
+"""`everyformer info NAME ...`: one member, by its row and its options; several side by side."""
 
 import dataclasses
 import itertools

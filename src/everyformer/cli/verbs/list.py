@@ -27,7 +27,7 @@ ABILITIES = {
 }
 """ability -> its name for people"""
 LENGTH = 16_384
-"""tokens that states are told of where nothing is said"""
+"""tokens for which states are sized by default"""
 FLOAT = 4
 """bytes of a number in float32"""
 
@@ -130,7 +130,7 @@ def run(options: ListOptions) -> int:
 
 
 def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]:
-    """The abilities that were asked for, in words, each with a test of a member."""
+    """The abilities that were requested, in words, each with a test of a member."""
     asked: list[tuple[str, Callable[[Member], bool]]] = []
     if options.task is not None:
         called = next(iter(tasks_called(options.task)))

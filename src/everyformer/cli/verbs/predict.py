@@ -117,7 +117,7 @@ def _format(options: PredictOptions) -> str:
 
 
 def _inputs(options: PredictOptions, trained: Any, reader: Predictor) -> tuple[Inputs, bool]:
-    """The rows that are asked for, and whether they are those held out."""
+    """The rows that are requested, and whether they are those held out."""
     from everyformer.tasks.prediction.inputs import Inputs, Reading
 
     if options.inputs:

@@ -24,11 +24,11 @@ class ShownPicture(NamedTuple):
     reads: frozenset[str]
     """options besides run, picture, --out and --json"""
     formats: tuple[Format, ...] = ("png", "pdf", "svg")
-    """the first where none is said"""
+    """the first by default"""
 
 
 INSIDE = ShownPicture(draw_inside, frozenset({"format", "task", "text", "length"}))
-"""the inside of a model, which itself says what can be drawn of it"""
+"""the inside of a model, which itself lists what can be drawn of it"""
 COMPARED = ShownPicture(draw_figures, frozenset({"format"}))
 """the figures of a comparison"""
 PICTURES: dict[str, ShownPicture] = {

@@ -103,8 +103,8 @@ def run(words: Sequence[str]) -> int:
 
 
 def read_run(words: Sequence[str]) -> tuple[list[Given], RunSpec | None, RunSpec]:
-    """What the words of a run give, the run that they continue or start from, whose options hold
-    where nothing is given, and all options as long as nothing is known of the data.
+    """The options that the words of a run give; the run that they continue or start from, whose
+    options are the defaults; and all options as far as they are known without the data.
 
     The member, wherever it is named, decides which options there are, and so do the alternatives
     that are named for genes, the task, and that other run.
@@ -252,7 +252,7 @@ def _able(member: str, learned: str | None) -> tuple[str, ...]:
 def _rows(
     result: TrainResult, options: RunSpec, model: Any, dataset: Dataset, folder: Path
 ) -> dict[str, Any]:
-    """Numbers of the last evaluation, and what they are worth, by name."""
+    """Numbers of the last evaluation, and their comparison with a baseline, by name."""
     from everyformer.core.leaks import leak_of
     from everyformer.core.wording import NOT_WRITING
     from everyformer.training.curves import advice, curve
@@ -261,23 +261,23 @@ def _rows(
     rows: dict[str, Any] = {n: v for n, v in measured.items() if isinstance(v, int | float)}
     value = dataset.does.against_baseline(measured)
     if value is not None:
-        rows["worth"] = value
+        rows["baseline"] = value
         if value.startswith(NOT_BETTER):
             rows["advice"] = advice(measured, curve(folder), options.training.lr)
     if leak := leak_of(model, dataset.length):
-        rows["worth"] = f"{NOT_WRITING}: {leak}"
+        rows["baseline"] = f"{NOT_WRITING}: {leak}"
     return rows
 
 
 def _tell(
     rows: dict[str, Any], result: TrainResult, options: RunSpec, dataset: Dataset, where: str
 ) -> None:
-    """Print how a training ended, and the command that goes on from it."""
+    """Print how a training ended, and the command that continues it."""
     task, measured = dataset.does, result.evaluation
     tables = task.table(measured, dataset) if measured and not options.json else None
     if tables is not None:
         print(f"{tables}\n")
-        kept = ("step", "loss", "worth", "advice")
+        kept = ("step", "loss", "baseline", "advice")
         rows = {name: rows[name] for name in kept if name in rows}
     best = result.best
     if best and measured and best["step"] != measured["step"]:

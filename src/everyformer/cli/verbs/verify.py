@@ -1,4 +1,4 @@
-"""`everyformer verify [NAMES]`: every law, on this machine, of members and of models of anyone."""
+"""`everyformer verify [NAMES]`: every law, on this machine, of members and of any other models."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from sequence_laws.names import GROUPS, is_target
 from sequence_laws.verdict import LawResult
 
 OF_ANYONE = ("causal", "vocabulary", "width", "claims")
-"""options that say what a model of anyone is"""
+"""options that describe a model that is no member"""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class VerifyOptions(Options):
     """The words of `everyformer verify`."""
 
     members: tyro.conf.Positional[tuple[str, ...]] = ()
-    """members to check (default: all), or models of anyone: file.py:factory, module:factory,
+    """members to check (default: all), or any other models: file.py:factory, module:factory,
     hf:NAME, FILE.onnx, FILE.pt2; hf:all, hf:causal and hf:encoders are all that transformers has"""
     position: str | None = None
-    """a position to check, alone or beside members: the laws of attention with it"""
+    """a position to check, alone or with members: the laws of attention with it"""
     laws: tuple[str, ...] = ()
     """laws to check (default: all): causality, streaming, padding, packing, numbers, gradients,
     determinism, saving, compiles, cost; of members also equation, limits, bidirectional,
-    conditions, devices, traffic; of models of anyone also batch, lengths, order"""
+    conditions, devices, traffic; of other models also batch, lengths, order"""
     device: str = "cpu"
     """of members: where tensors live: cpu, cuda ..., auto"""
     precision: Literal["float64", "float32", "bfloat16"] = "float64"
@@ -46,17 +46,17 @@ class VerifyOptions(Options):
     """also capture every choice of options as one graph, and run the real compiler on every member
     (minutes)"""
     causal: bool | None = None
-    """of a model of anyone: it claims that outputs depend on earlier inputs alone (default: what
-    its kind says; of a module of your own, unless it pools, that it does)"""
+    """of another model: it claims that outputs depend on earlier inputs alone (default: as
+    its kind does; a module of your own does, unless it pools)"""
     vocabulary: Count | None = None
-    """of a model of anyone: it reads token ids below this (default: found by trying)"""
+    """of another model: it reads token ids below this (default: found by trying)"""
     width: Count | None = None
-    """of a model of anyone: it reads features of so many channels (default: found by trying)"""
+    """of another model: it reads features of so many channels (default: found by trying)"""
     claims: str | None = None
-    """of a model of anyone: cost that it claims, by length: constant, linear, quadratic, or an
+    """of another model: cost that it claims, by length: constant, linear, quadratic, or an
     exponent"""
     out: str = "runs/laws"
-    """of hf:all: folder of the verdicts, with which it goes on where it ended"""
+    """of hf:all: folder of the verdicts, with which it resumes"""
     seconds: Positive = 300.0
     """of hf:all: after so many a model is given up"""
     jobs: Count = 2
@@ -69,7 +69,7 @@ class VerifyOptions(Options):
 
 @verb(
     VerifyOptions,
-    about="Check every law, of members or of models of anyone, on this machine.",
+    about="Check every law, of members or of any other models, on this machine.",
     examples=(
         "everyformer verify aft-local gmlp --precision float32",
         "everyformer verify mymodel.py:Net hf:gpt2",
@@ -95,7 +95,7 @@ def run(options: VerifyOptions) -> int:
 
 
 def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
-    """Members first, by their own laws; then models of anyone."""
+    """Members first, by their own laws; then other models."""
     foreign = [name for name in options.members if is_target(name)]
     members = [name for name in options.members if name not in foreign]
     if options.position is not None:
@@ -104,13 +104,13 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
         info(name)
     if foreign and (options.device, options.precision) != ("cpu", "float64"):
         raise ConfigError(
-            f"models of anyone ({foreign[0]}) are checked on the CPU, in dtypes of each law's own: "
-            "leave out --device and --precision"
+            f"models that are no members ({foreign[0]}) are checked on the CPU, in dtypes of each "
+            "law's own: leave out --device and --precision"
         )
     said = any(getattr(options, name) is not None for name in OF_ANYONE)
     if said and {*foreign} <= {*GROUPS}:
         raise ConfigError(
-            "--causal, --vocabulary, --width and --claims are of a model of anyone, as "
+            "--causal, --vocabulary, --width and --claims describe a model that is no member, as "
             f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"
         )
     if foreign:

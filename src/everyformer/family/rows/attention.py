@@ -40,7 +40,7 @@ ROWS: tuple[Member, ...] = (
     ),
     Member(
         "transformer", "The Transformer: encoder-decoder", "Vaswani et al.", 2017, "1706.03762",
-        genes(wiring="post", feedforward=Choice("relu", UNDROPPED),
+        genes(residual="post", feedforward=Choice("relu", UNDROPPED),
               block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"embedding_dropout": 0.1, "label_smoothing": 0.1, "smoothing_over": "others"}),
         (SEQ2SEQ,), SOFTMAX,
@@ -50,7 +50,7 @@ ROWS: tuple[Member, ...] = (
     ),
     Member(
         "bert", "BERT: masked language model", "Devlin et al.", 2018, "1810.04805",
-        genes(position="learned", mixer=BIASED, wiring="post",
+        genes(position="learned", mixer=BIASED, residual="post",
               feedforward=Choice("gelu", UNDROPPED), block={"norm_eps": 1e-12, "dropout": 0.1},
               model={"init": "bert", "embedding_dropout": 0.1, "embedding_norm": True,
                      "token_types": 2, "head_transform": True, "head_bias": True}),
@@ -138,7 +138,7 @@ ROWS: tuple[Member, ...] = (
     ),
     Member(
         "transformer-xl", "Transformer-XL: a memory of segments", "Dai et al.", 2019, "1901.02860",
-        genes(position="xl-relative", memory="segment", wiring="post", block={"dropout": 0.1},
+        genes(position="xl-relative", memory="segment", residual="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, L (L + M) flags",
@@ -151,7 +151,7 @@ ROWS: tuple[Member, ...] = (
     Member(
         "compressive", "Compressive Transformer", "Rae et al.", 2020, "1911.05507",
         genes(position="xl-relative", memory="compressive",
-              wiring="post", block={"dropout": 0.1},
+              residual="post", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 1, "O(L (L + m + n) d) time a segment, m rows remembered and n compressed",
@@ -166,14 +166,14 @@ ROWS: tuple[Member, ...] = (
         "gtrxl", "GTrXL: gated Transformer-XL", "Parisotto et al.", 2020, "1910.06764",
         genes(position=Choice("xl-relative", {"start_std": 0.0}),
                memory=Choice("segment", {"same_length": "always"}),
-               wiring="gated", feedforward="relu"),
+               residual="gated", feedforward="relu"),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time a segment of L with M remembered, 12 L d^2 for the gates",
              "2 M d, constant; M d in training", {"M": 128}),
         "at the start an output depends on its own token, no less than without gates and more "
         "than in post-norm layers",
         bidirectional=NO_PAST, cross=NO_CROSS_DISTANCE,
-        gene="wiring", group="memory of the past",
+        gene="residual", group="memory of the past",
     ),
     Member(
         "memorizing", "Memorizing Transformer: a layer that looks up", "Wu et al.", 2022,
@@ -200,7 +200,7 @@ ROWS: tuple[Member, ...] = (
     ),
     Member(
         "spalm", "SPALM: neighbours gated into the state", "Yogatama et al.", 2021, "2102.02557",
-        genes(position="xl-relative", memory="segment", retrieval="spalm", wiring="post",
+        genes(position="xl-relative", memory="segment", retrieval="spalm", residual="post",
               block={"dropout": 0.1}, model={"embedding_dropout": 0.1, "scale_embedding": True}),
         (LM,),
         Cost(2, 2, "O(L (L + M) d) time, O(k d) a token for k neighbours, and their search; blocks "
@@ -215,7 +215,7 @@ ROWS: tuple[Member, ...] = (
         "universal", "Universal Transformer: one layer until every token halts", "Dehghani et al.",
         2018, "1807.03819",
         genes(position=None, depth=Choice("universal", {"steps": 12}),
-              wiring="post",
+              residual="post",
               feedforward="relu", block={"norm_eps": 1e-6, "dropout": 0.1},
               model={"layers": 1, "embedding_dropout": 0.1, "scale_embedding": True},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1, "smoothing_over": "others"}}),
@@ -229,7 +229,7 @@ ROWS: tuple[Member, ...] = (
     Member(
         "depth-adaptive", "Depth-Adaptive Transformer: exits that are learned", "Elbayad et al.",
         2019, "1910.10073",
-        genes(depth="depth-adaptive", wiring="post",
+        genes(depth="depth-adaptive", residual="post",
               feedforward="relu", block={"dropout": 0.1},
               model={"embedding_dropout": 0.1},
               tasks={SEQ2SEQ: {"label_smoothing": 0.1}}),

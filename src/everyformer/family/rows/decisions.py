@@ -29,8 +29,8 @@ ROWS: tuple[Member, ...] = (
     Member(
         "decision-transformer", "Decision Transformer", "Chen et al.", 2021, "2106.01345",
         genes(**_ACTING), (DECISION,), SOFTMAX,
-        "asked for a high return it joins pieces of poor walks into shorter paths than the data "
-        "hold, which a copy of those walks does not",
+        "conditioned on a high return it joins pieces of poor walks into shorter paths than the "
+        "data hold, which a copy of those walks does not",
         bidirectional=_FROM_THE_PAST,
         cross=_ONE_EPISODE,
         group="reinforcement learning",
@@ -59,7 +59,7 @@ BASELINES: tuple[Member, ...] = (
         "2106.01345",
         genes(**{**_ACTING, "model": {**_ACTING["model"], "decision": {"return_to_go": False}}}),
         (DECISION,), SOFTMAX,
-        "the same layers, to which no return is told: what they are asked for cannot matter",
+        "the same layers, not conditioned on a return: no target can matter",
         bidirectional=_FROM_THE_PAST, cross=_ONE_EPISODE,
         group="reinforcement learning",
     ),

@@ -29,7 +29,7 @@ from everyformer.family.rows.terms import (
 ROWS: tuple[Member, ...] = (
     Member(
         "adaptive-span", "Adaptive attention span", "Sukhbaatar et al.", 2019, "1905.07799",
-        genes(mixer="adaptive-span", position=None, wiring="post", feedforward="relu"),
+        genes(mixer="adaptive-span", position=None, residual="post", feedforward="relu"),
         ALL_TASKS,
         Cost(1, 1, "O(L (R + z) d) time, O(L d) memory; z the learned spans, R their ramp",
              "2 (R + z) d, constant", {"R": 32, "z": 0}),
@@ -100,7 +100,7 @@ ROWS: tuple[Member, ...] = (
         genes(mixer="routing"),
         (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
         Cost(1.5, 1.5, "O(L K d + L w d) time and memory, K clusters of w: O(L^1.5 d)",
-             "K w d + w d; half of the heads local, K w is L unless it is said",
+             "K w d + w d; half of the heads local, K w is L unless it is given",
              {"K": "sqrt(L)", "w": "sqrt(L)"}),
         "finds what lies outside the windows of local heads, at O(L^1.5) operations",
         cross="a token's clusters are chosen among all queries, which a writing decoder has not",
@@ -119,7 +119,7 @@ ROWS: tuple[Member, ...] = (
     Member(
         "image-transformer", "Image Transformer", "Parmar et al.", 2018, "1802.05751",
         genes(mixer="image-transformer",
-              wiring="post", feedforward="relu", block={"dropout": 0.1},
+              residual="post", feedforward="relu", block={"dropout": 0.1},
               model={"pixels": {"tables": "channel", "places": "sinusoids"}, "head_bias": True,
                      "scale_embedding": True},
               tasks={PIXELS: {"position": None}, ENLARGE: {"position": None}}),
@@ -172,7 +172,7 @@ ROWS: tuple[Member, ...] = (
     ),
     Member(
         "etc", "Extended Transformer Construction", "Ainslie et al.", 2020, "2004.08483",
-        genes(mixer="etc", position=None, wiring="post",
+        genes(mixer="etc", position=None, residual="post",
               model={"summaries": {"per": "tokens"}}), (MLM, *TEXTS),
         Cost(1, 1, "O(L (r + g) d) time, O(L (r + g)) memory; radius r, g global tokens",
              "none: it reads both sides"),
@@ -243,7 +243,7 @@ ROWS: tuple[Member, ...] = (
         "reformer", "Reformer: attention among tokens of like hash", "Kitaev et al.", 2020,
         "2001.04451",
         genes(mixer="reformer", position="axial",
-              wiring="reversible", feedforward="relu",
+              residual="reversible", feedforward="relu",
               model={"tie": False, "scale_embedding": True}),
         (LM, MLM, *TEXTS, *SERIES_TASKS, *IMAGES, PIXELS, ENLARGE, DECISION),
         Cost(1, 1, "O(n L C d) time and, n rounds of chunks of C, O(n L d) memory; reversible: at "

@@ -16,7 +16,7 @@ from everyformer.genes import GENES, plain_genes
 from everyformer.genes.gene import plain_choice
 
 TEXTS, IMAGES, SERIES_TASKS = (TEXT, TEXT_NUMBER), (IMAGE, IMAGE_NUMBER), (SERIES, SERIES_NUMBER)
-"""what says one thing of a text, a picture, a series"""
+"""what predicts one thing of a text, a picture, a series"""
 SOFTMAX = Cost(2, 1, "O(L^2 d) time, O(L d) memory when fused", "2 t d")
 NO_CROSS_DISTANCE = "distances are defined between tokens of one sequence"
 KERNEL = ("O(L M d) time, O(L (M + d)) memory; M features a head", "M (d + h), constant")
@@ -33,7 +33,7 @@ BIASED = Choice("attention", {"bias": ("query", "key", "value", "output")})
 
 
 def genes(**chosen: Any) -> Genes:
-    """Genes by name, and fields of `Genes`; what is not said is plain attention's."""
+    """Genes by name, and fields of `Genes`; what is not given is plain attention's."""
     genes = {name: plain_choice(chosen.pop(name)) for name in GENES if name in chosen}
     return Genes(plain_genes() | genes, **chosen)
 

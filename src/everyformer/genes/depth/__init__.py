@@ -42,10 +42,11 @@ class DepthGene(Gene):
         choice = self.typed(plan.genes[self.name])
         if not DEPTHS.get(str(choice.name)).drives:
             return
-        if plan.genes["wiring"].name == "reversible":
+        if plan.genes["residual"].name == "reversible":
             raise GeneError(
                 f"depth '{choice.name}' changes the stream of single tokens between steps, from "
-                "which wiring 'reversible' could not compute activations again: use 'pre' or 'post'"
+                "which residual 'reversible' could not compute activations again: use 'pre' or "
+                "'post'"
             )
         if self.exits(plan):
             self._check_exits(plan, str(choice.name), mixers)

@@ -50,7 +50,7 @@ from everyformer.genes.depth.early_exits import (
 from everyformer.genes.depth.exit_targets import geometric, oracle, smoothed
 
 SURE = {"geometric": 0.5, "threshold": 0.9}
-"""what must be reached where nothing is said"""
+"""what must be reached by default"""
 _LEARNED = When("exits", "geometric", "multinomial", "sequence")
 _MIXED = When("training", "mixed")
 MULTIPLIER = 2654435761

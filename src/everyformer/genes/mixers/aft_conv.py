@@ -167,9 +167,8 @@ def _grid(mask: Mask | None, grid: Grid | None, length: int, causal: bool) -> Gr
     """The picture's (lines, columns), or why there is none."""
     if causal:
         raise GeneError(
-            "aft-conv with `dims=2` cannot be `causal=True`: in raster order no depth-wise "
-            "kernel sees "
-            "only earlier pixels. Use `dims=1`, or `causal=False`"
+            "aft-conv with `dims=2` cannot be `causal=True`: in raster order no depth-wise kernel "
+            "sees only earlier pixels. Use `dims=1`, or `causal=False`"
         )
     grid = grid or (None if mask is None else mask.grid)
     if grid is None:

@@ -6,7 +6,7 @@ elementwise over channels; t' <= t when causal, all t' when not (one context vec
 Symbols: Q, K, V (T, d) are ``q``, ``k``, ``v``; sigma_q is ``gate``; T is L. Without a bias every
 token is still seen by every other through exp(K) > 0: the pooling is global but blind to position.
 
-Cost: O(L d) time and memory beside the projections. State: a log-sum and an average, 2 d numbers.
+Cost: O(L d) time and memory besides the projections. State: a log-sum and an average, 2 d numbers.
 Source: Zhai et al. 2021, arXiv 2105.14103, section 3.2. The causal form is a running average whose
 gates lie in [0, 1] (`everyformer.engines.averages.running`), not a ratio of sums that can overflow.
 """

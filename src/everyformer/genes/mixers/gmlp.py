@@ -155,9 +155,8 @@ class SpatialMLP(StreamingMixer):
         if channels * (2 if self.split else 1) != hidden or channels % o.sgu_heads:
             raise GeneError(
                 f"{self.name}: `width={width}` x `mlp_ratio={o.mlp_ratio}` gives {hidden} "
-                f"channels, "
-                f"which do not split into {'two halves of ' if self.split else ''}"
-                f"`sgu_heads={o.sgu_heads}` equal groups"
+                "channels, which do not split into "
+                f"{'two halves of ' if self.split else ''}`sgu_heads={o.sgu_heads}` equal groups"
             )
         if max_length is None:
             raise GeneError(

@@ -113,10 +113,8 @@ class ImageTransformer(PatternAttention):
         elif causal:
             raise GeneError(
                 "image-transformer with `dims=2` and `causal=True` makes a picture tile by tile, "
-                "so it "
-                "must know its shape: give `grid=(rows, columns)`; models of the task 'pixels' "
-                "do so "
-                "by themselves"
+                "so it must know its shape: give `grid=(rows, columns)`; models of the task "
+                "'pixels' do so by themselves"
             )
         self.planar = o.dims == 2 and not causal
         if self.planar:

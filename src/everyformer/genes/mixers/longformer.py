@@ -317,9 +317,8 @@ def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, 
     values = value if isinstance(value, tuple) else (value,) * heads
     if len(values) != heads:
         raise GeneError(
-            f"`{name}={value}` has {len(values)} numbers, but `heads={heads}`: give one number, "
-            f"or one "
-            "for each head"
+            f"`{name}={value}` has {len(values)} numbers, but `heads={heads}`: give one number, or "
+            "one for each head"
         )
     return values
 

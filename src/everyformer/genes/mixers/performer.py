@@ -74,8 +74,7 @@ class PerformerOptions(KernelOptions):
         if self.eps is not None and self.feature_map == "trigonometric":
             raise ConfigError(
                 f"`eps={self.eps}` with `feature_map='{self.feature_map}'`: signed features have "
-                f"none "
-                "(their denominators are guarded by 1e-6)"
+                "none (their denominators are guarded by 1e-6)"
             )
 
 

@@ -137,8 +137,7 @@ class RFA(KernelAttention):
             if not self.causal:
                 raise GeneError(
                     "rfa: `gate=True` is defined for causal self-attention alone, but "
-                    "`causal=False` "
-                    "was given: leave gate at its default here"
+                    "`causal=False` was given: leave gate at its default here"
                 )
             self.no_context = (
                 "rfa with `gate=True` is causal self-attention and reads no context: build "

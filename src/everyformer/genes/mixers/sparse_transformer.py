@@ -100,9 +100,8 @@ class SparseTransformer(PlanAttention):
         self.columns = max(1, min(8, self.stride // 4)) if o.columns is None else o.columns
         if o.groups * self.columns > self.stride:
             raise GeneError(
-                f"sparse-transformer: `groups={o.groups}` of `columns={self.columns}` must lie "
-                f"in one "
-                f"`stride={self.stride}`"
+                f"sparse-transformer: `groups={o.groups}` of `columns={self.columns}` must lie in "
+                f"one `stride={self.stride}`"
             )
         if not o.sets:
             raise GeneError("sparse-transformer: `sets=()` says of no head or layer what it sees")

@@ -9,7 +9,7 @@ No vector of position enters anywhere else. In a bidirectional mixer (not in the
 first form) the bias is -m_h |i - j|.
 
 Source: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3; the bidirectional form is from the
-authors' repository, issue 5. Cost: in a causal mixer nothing beside attention's own (see
+authors' repository, issue 5. Cost: in a causal mixer nothing besides attention's own (see
 `engines.softmax.slopes`); both ways, with padding or dropout on the weights O(H L S) additions.
 Nothing is learned.
 """

@@ -88,8 +88,7 @@ class Axial(Position):
         if math.prod(self.shape) < (max_length or 1):
             raise GeneError(
                 f"axial positions of `shape={self.shape}` reach {math.prod(self.shape)} tokens, "
-                f"but "
-                f"`max_length={max_length}`: give a shape whose product is at least that"
+                f"but `max_length={max_length}`: give a shape whose product is at least that"
             )
         if o.combine == "sum":
             if o.dims is not None:

@@ -12,7 +12,7 @@ nothing from its scores.
 Source: Wu, Wu, Huang 2021, arXiv 2010.06925, section 3; alpha and beta for each head of each layer.
 Choices of our own, where the paper is silent: alpha starts evenly spread over -``spread`` ..
 ``spread`` and beta at 1; distances may be divided by c, since the gradient of alpha grows with
-them; the scores of a causal mixer are those of its visible pairs. Cost: O(H L S) products beside
+them; the scores of a causal mixer are those of its visible pairs. Cost: O(H L S) products besides
 attention's own, 2 H parameters; it is no additive bias, so no fused kernel takes it.
 """
 

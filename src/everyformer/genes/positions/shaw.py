@@ -13,7 +13,7 @@ is added up over the pairs of each r before it meets a^V.
 Source: Shaw, Uszkoreit, Vaswani 2018, arXiv 1803.02155, eq. 3 to 5. There r is clip(j - i): the
 tables here are in the same order, from far left to far right. The paper has a table for each
 head and layer in its small models; ``per_head`` chooses, vectors that heads share are the default,
-as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). Cost: O(L r D) beside
+as in tensor2tensor. Start: N(0, 1/D) as there (the paper is silent). Cost: O(L r D) besides
 attention's own and two more passes over the pairs.
 """
 

@@ -96,9 +96,8 @@ class T5Relative(AdditivePosition):
             )
         if o.max_distance <= side // 2:
             raise GeneError(
-                f"`max_distance={o.max_distance}` lies within the {side // 2} distances that "
-                f"have a "
-                f"bucket each: give a larger one, or fewer buckets than {o.buckets}"
+                f"`max_distance={o.max_distance}` lies within the {side // 2} distances that have "
+                f"a bucket each: give a larger one, or fewer buckets than {o.buckets}"
             )
         self.side = side
         # no buffer: transformers, which builds without values, would leave it without

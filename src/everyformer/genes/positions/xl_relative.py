@@ -16,7 +16,7 @@ Source: Dai et al. 2019, arXiv 1901.02860, section 3.3 and appendix B; layout of
 clamp and the learned form (``attn_type=1``) as in the authors' code, where u and v start at
 N(0, 0.02^2). Bidirectional as in XLNet (Yang et al. 2019, 1906.08237), which
 sees the distances of both sides. W_R starts as attention's own projections do. Cost: O(L S D)
-beside attention's own for the distances, and W_R r once a call for the S of them, kept between
+besides attention's own for the distances, and W_R r once a call for the S of them, kept between
 calls without gradients. The paper's memory of segments is no part of it.
 """
 

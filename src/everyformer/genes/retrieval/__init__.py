@@ -32,7 +32,7 @@ class StoreOptions(Options):
     gone: ClassVar[dict[str, Any]] = {"kind": "auto"}
 
     size: Annotated[Count, Affects("results")] = 65_536
-    """tokens of the training text that are stored: stretches of it, at equal distances"""
+    """tokens of the training text that are stored: chunks of it, at equal distances"""
     context: Annotated[Several | None, Affects("results")] = None
     """tokens of the windows in which the text is read for keys (default: --data.length); they
     overlap by half, so that a key knows at least half a window"""

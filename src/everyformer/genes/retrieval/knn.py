@@ -1,9 +1,9 @@
-"""kNN-LM: a store is read beside the finished model; see `everyformer.models.knn_lm`.
+"""kNN-LM: a store is read with the finished model; see `everyformer.models.knn_lm`.
 
     p(y) = lambda p_kNN(y) + (1 - lambda) p_LM(y)
 
 Training is the model's own. Behind it the training text is stored, and lambda and T are chosen on
-a stretch of it that is not.
+a chunk of it that is not.
 
 Source: Khandelwal et al. 2020, arXiv 1911.00172.
 """
@@ -28,7 +28,7 @@ class KnnRunOptions(KnnOptions, StoreOptions):
 
 @RETRIEVALS.register("knn")
 class Knn(Retrieval):
-    """A store that is read beside the finished model."""
+    """A store that is read with the finished model."""
 
     name = "knn"
     Options = KnnRunOptions
@@ -41,6 +41,6 @@ class Knn(Retrieval):
         memory = plan.genes["memory"].name
         if memory is not None:
             raise GeneError(
-                f"retrieval 'knn' has keys of single windows, but memory '{memory}' goes on from "
+                f"retrieval 'knn' has keys of single windows, but memory '{memory}' passes from "
                 "window to window: leave one of them out, or take retrieval 'spalm'"
             )

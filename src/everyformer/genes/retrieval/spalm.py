@@ -40,7 +40,7 @@ class SpalmOptions(StoreOptions):
     """run or saved model, frozen, by which contexts are compared (default: one of the same
     sizes, member `rope`, trained first)"""
     share: Annotated[Part, Affects("nothing")] = 0.25
-    """how long that one is trained, as a part of this run's budget and beside it"""
+    """how long that one is trained, as a part of this run's budget, in addition to it"""
     k: Annotated[Count, Affects("results")] = 4
     """neighbours of a token"""
     near: Annotated[Whole, Affects("results")] = 8
@@ -103,7 +103,7 @@ class Spalm(Retrieval):
     trials = Trials(variants=({"gate_bias": 2.0},))
     learned_without: ClassVar[Mapping[str, Any]] = {"gate_bias": 4.0}
     cost = (
-        "compares contexts by a frozen model, trained before and beside it, and looks neighbours "
+        "compares contexts by a frozen model, trained before it and apart, and looks neighbours "
         "up in a store of the training text, which no time of a token here counts"
     )
 

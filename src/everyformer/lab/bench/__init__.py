@@ -1,1 +1,1 @@
-"""Time, memory and FLOPs against length: a fresh process a point, peers beside."""
+"""Time, memory and FLOPs against length: a fresh process a point, with peers."""

@@ -45,7 +45,7 @@ def bench(
         names: members. lengths: of whole calls. decode: contexts after which one token is timed.
         write: tokens of a text that a whole model writes (`everyformer.lab.bench.writing`).
         shares: of steps, spans or layers that adaptive computation leaves (`spared.SPARED`), at
-            every length instead of whole calls, each beside all of them.
+            every length instead of whole calls, each against all of them.
         peers: also the installed packages that `peers.PEERS` names for each member, and the peers
             of texts, which take turns with them in one process.
         compile: also texts that are written by compiled steps.

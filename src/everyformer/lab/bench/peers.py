@@ -1,7 +1,7 @@
 """Peers, what a user would pick instead: a bare module around torch's fused attention, packages.
 
 Each builder makes one mixing layer of (batch, length, width) with its projections. A package that
-is not installed, or that lacks what is asked for, says so; nothing else takes its place.
+is not installed, or that lacks what is requested, is reported so; nothing else takes its place.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Points of a benchmark: what is asked for, what was measured, and where two curves cross."""
+"""Points of a benchmark: what is requested, what was measured, and where two curves cross."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -90,7 +90,7 @@ def crossover(points: Iterable[Point], member: str, what: str = "seconds") -> in
 
 
 def is_settled(points: Iterable[Point], member: str) -> bool | None:
-    """True if the seconds of ``member`` and of the baseline can be told apart at the longest length
+    """True if the seconds of ``member`` and of the baseline differ clearly at the longest length
     at which both are measured: their ranges have no value in common. None: there is no such."""
     for _, (one, other) in _shared(points, member, "seconds"):
         return one[1] < other[0] or other[1] < one[0]

@@ -1,10 +1,11 @@
-"""Texts that a whole model writes, beside others' programs with the same weights, in turn.
+"""Texts that a whole model writes, compared with third-party programs of the same weights.
 
 So many tokens are written greedily by 4 layers after one token of each row; also by compiled steps
 (`COMPILED`). Peers of `gpt` are `generate` of transformers with its usual cache and with a static
 one, and llama.cpp, which reads the weights from a GGUF file; both in float32, llama.cpp's keys and
-values too (its GELU is a table in half precision). How many of the tokens are the same is told, and
-the least time that they could take here, by a token in the middle (`everyformer.lab.bench.limits`).
+values too (its GELU is a table in half precision). How many of the tokens are the same is reported,
+and the least time that they could take here, by a token in the middle
+(`everyformer.lab.bench.limits`).
 
 Weights are those of the start, but for a table of positions, which is made louder: else a text
 would be one token, again and again.

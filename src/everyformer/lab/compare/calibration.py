@@ -1,7 +1,7 @@
-"""Calibration: speed and memory of every member, and the steps that a budget in seconds is worth.
+"""Calibration: speed and memory of every member, and the steps that a budget in seconds becomes.
 
 All speeds that a comparison reports come from `everyformer.lab.compare.rounds`, as medians with
-quartiles. Seconds become steps by one round, the quietest: that in which the members together were
+quartiles. Seconds become steps by one round, the fastest: that in which the members together were
 fastest, by the geometric mean of their seconds a step.
 
 Members of one description are one function by two names, and timed once, so that they do not
@@ -135,7 +135,7 @@ def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
 
 
 def _settle(measured: dict[str, Timing]) -> None:
-    """Say what a step of each member costs in the quietest round, once for all sessions."""
+    """Say what a step of each member costs in the fastest round, once for all sessions."""
     able = {name: timing for name, timing in measured.items() if timing.rounds}
     rounds_of_all = zip(*(timing.rounds for timing in able.values()), strict=False)
     means = [statistics.geometric_mean(r.cost["seconds"] for r in each) for each in rounds_of_all]

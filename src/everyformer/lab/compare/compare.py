@@ -1,7 +1,7 @@
 """`compare`: run every job, collect what came of them, and write table and page.
 
 Members are timed in turn first: all speeds that are compared come from there, a budget in seconds
-is worth a fair number of steps to each, and the whole can be foretold. Every training runs in a
+becomes a fair number of steps of each, and the whole can be foretold. Every training runs in a
 process, one after the other here or as tasks of Ray. After every member the table and a page are
 written; what is finished is saved: a comparison that was stopped is resumed by
 `resume`.
@@ -165,7 +165,7 @@ def _launcher(config: CompareConfig) -> Launcher:
 
 
 def built(config: CompareConfig, dataset: Dataset, say: Say) -> list[Candidate]:
-    """The members, whole models of someone else with the laws that they break."""
+    """The members, third-party models with the laws that they break."""
     with status("building the members"):
         ready = candidates(config, dataset)
     for candidate in ready:

@@ -33,7 +33,7 @@ class CompareConfig(Options):
     choices_in: ClassVar[str | None] = "genes"
 
     members: tuple[str, ...] = ("attention", "aft-local", "gmlp")
-    """members to compare (`everyformer list`), and whole models of anyone: file.py:factory,
+    """members to compare (`everyformer list`), and whole models that are none: file.py:factory,
     module:factory, hf:KIND; one may be there again, as NAME@LABEL"""
     task: str | None = None
     """lm, mlm, seq2seq, pixels or super-resolution; classify or regress, of what the data holds:
@@ -44,12 +44,12 @@ class CompareConfig(Options):
     """what stands for a gene in all of them; 'member' leaves each member its own"""
     model: Annotated[dict[str, Any], Architecture] = field(default_factory=dict)
     """the same for all: width, layers, heads, and what else of a model is given here; the rest each
-    member has as its own row says"""
+    member has as in its own row"""
     training: TrainingConfig = field(
         default_factory=lambda: TrainingConfig(budget_seconds=60.0, checkpoint_every=None)
     )
     """the same budget and optimiser for all; one in seconds is turned into steps of each member, by
-    its share of the quietest of several rounds in which all are timed in turn"""
+    its share of the fastest of several rounds in which all are timed in turn"""
     options: tuple[str, ...] = ()
     """a member's own options, as member.option=value (aft-local.window=64)"""
     seeds: Repeats = 1
@@ -63,7 +63,7 @@ class CompareConfig(Options):
     below which members are as good as equal"""
     power: Annotated[Positive | None, Idle] = None
     """a difference that matters, in the metric of the table: how many seeds it takes to see it in 8
-    of 10 comparisons is said with the result"""
+    of 10 comparisons is reported with the result"""
     match: Literal["width", "parameters"] = "width"
     """what is equal: width, or parameters to within 10% of the first member's"""
     lr_grid: tuple[Positive, ...] = ()

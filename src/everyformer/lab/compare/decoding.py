@@ -40,7 +40,7 @@ def contexts(asked: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
     """Numbers of tokens after which one is timed, ascending; none of a task that writes no texts.
 
     Args:
-        asked: in a comparison's options; None: the usual ones.
+        asked: given in a comparison's options; None: the usual ones.
     """
     if not dataset.does.continues:
         return ()
@@ -124,7 +124,7 @@ def _token(model: Model, ids: Tensor, state: State | None) -> float:
 
 @torch.inference_mode()
 def loss_by_position(model: Model, dataset: Dataset) -> list[list[float]]:
-    """[first position, mean loss in nats] of up to 16 stretches of a window: context used."""
+    """[first position, mean loss in nats] of up to 16 parts of a window: context used."""
     total = torch.zeros(dataset.length, dtype=torch.float64)
     count = torch.zeros(dataset.length, dtype=torch.float64)
     device = next(model.parameters()).device

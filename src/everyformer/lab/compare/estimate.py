@@ -25,7 +25,7 @@ PAGE_SO_FAR = 1.0
 PICTURED = 6
 """members at most whose inside is drawn"""
 OFF, SMALL = 1.25, 10.0
-"""factor and seconds by which the time left differs from what was said, so that it is said again"""
+"""factor and seconds by which the time left must differ from the last report for a new one"""
 
 
 class Estimate:
@@ -70,7 +70,7 @@ class Estimate:
         self._paces: dict[str, tuple[float, float]] = {}
         """seconds that a kind of work was expected to take, and took, in this session"""
         self._end = math.inf
-        """by the clock, as it was said last"""
+        """by the clock, as it was reported last"""
 
     @property
     def left(self) -> float:
@@ -114,12 +114,12 @@ class Estimate:
         self._took("layers", self._layers.pop(length), seconds)
 
     def told(self) -> float:
-        """Seconds left, which are said now."""
+        """Seconds left, which are reported now."""
         self._end = time.perf_counter() + self.left
         return self.left
 
     def news(self) -> float | None:
-        """Seconds left, if they are far from what was said last."""
+        """Seconds left, if they are far from what was reported last."""
         before, now = (max(1.0, end) for end in (self._end - time.perf_counter(), self.left))
         far = max(before, now) > OFF * min(before, now) and abs(before - now) > SMALL
         return self.told() if far else None

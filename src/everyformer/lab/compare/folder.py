@@ -18,7 +18,7 @@ from everyformer.training.config import BUDGETS, TrainingConfig
 
 FORMAT = "everyformer-comparison-options"
 LOCK = ".lock"
-_MORE = "; seeds are added where they are needed of a comparison begun with `until_settled`"
+_MORE = "; seeds are added where they are needed of a comparison started with `until_settled`"
 
 
 def recorded_options(folder: Path) -> dict[str, Any] | None:
@@ -33,8 +33,8 @@ def recorded_options(folder: Path) -> dict[str, Any] | None:
 C = TypeVar("C", bound=CompareConfig)
 
 
-def begun(kind: type[C], out: str, *, named: bool) -> C | None:
-    """The options that the comparison in ``out`` was begun with; None where there is none.
+def started(kind: type[C], out: str, *, named: bool) -> C | None:
+    """The options that the comparison in ``out`` was started with; None where there is none.
 
     Args:
         kind: `CompareConfig`, or one with more options.
@@ -83,8 +83,9 @@ def check_folder(config: CompareConfig) -> None:
     if changed:
         seeds = any(one.startswith("seeds:") for one in changed)
         raise ConfigError(
-            f"the comparison in {folder} was begun with other options ({'; '.join(changed[:5])}): "
-            f"resume it with the same, or choose another `out`{_MORE if seeds else ''}"
+            f"the comparison in {folder} was started with other options "
+            f"({'; '.join(changed[:5])}): resume it with the same, or choose "
+            f"another `out`{_MORE if seeds else ''}"
         )
 
 
@@ -98,7 +99,7 @@ def opened(
         wait: seconds in which another one may let go of it.
 
     Raises:
-        ConfigError: it is in use, cannot be written, or was begun on other data.
+        ConfigError: it is in use, cannot be written, or was started on other data.
     """
     folder = expanded(config.out)
     lock = FileLock(folder / LOCK)
@@ -128,7 +129,7 @@ def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str)
     record = folder / RECORD
     if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(
-            f"the data has changed since the comparison in {folder} was begun, so its members "
+            f"the data has changed since the comparison in {folder} was started, so its members "
             "would not be compared on equal footing: give `overwrite`, or choose another `out`"
         )
     settled = from_json(to_json(to_dict(config)))

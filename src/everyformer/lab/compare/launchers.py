@@ -1,8 +1,8 @@
 """Launchers: where the trainings of a comparison run, each in a process of its own.
 
 `Local` runs one after the other on this machine, so that times are not shared;
-`everyformer.lab.compare.cluster` hands all of them to Ray. What is begun, read, written and said is
-the same for both (`everyformer.lab.compare.trainings`).
+`everyformer.lab.compare.cluster` hands all of them to Ray. What is started, read, written and
+reported is the same for both (`everyformer.lab.compare.trainings`).
 """
 
 import time
@@ -33,7 +33,7 @@ class Task:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Arguments of its process, beside the folder."""
+        """Arguments of its process, besides the folder."""
         return (to_json(to_dict(self.part)),)
 
 

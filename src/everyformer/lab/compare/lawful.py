@@ -1,4 +1,4 @@
-"""Laws that whole models of someone else are held to before they are compared.
+"""Laws that third-party models are held to before they are compared.
 
 A model that sees the future would win every comparison; the laws of members are their own, and
 hold in the tests.
@@ -27,7 +27,7 @@ TRIED = (
 
 
 def with_laws(ready: Sequence[Candidate], *, causal: bool) -> list[Candidate]:
-    """The same, whole models of someone else with the laws that they break, made small where they
+    """The same, third-party models with the laws that they break, made small where they
     take sizes; twins are judged once.
 
     Args:

@@ -1,4 +1,4 @@
-"""From a comparison to jobs: one complete model a member, matched where asked for."""
+"""From a comparison to jobs: one complete model a member, matched where requested."""
 
 import dataclasses
 import re
@@ -41,11 +41,11 @@ class Candidate:
     parameters: int | None
     error: str | None = None
     steps: int | None = None
-    """what a budget in seconds is worth to it; None: its trainings have the budget as it is"""
+    """the budget in steps that its seconds become; None: its trainings have the budget as it is"""
     precision: Precision | None = None
-    """what `precision` auto came to; None: it was not asked, or each training finds out"""
+    """what `precision` auto came to; None: another was given, or each training finds out"""
     broken: tuple[LawResult, ...] = ()
-    """laws that it breaks, or that could not judge it, of a whole model of someone else"""
+    """laws that it breaks, or that could not judge it, of a third-party model"""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def check_design(config: CompareConfig) -> None:
     wrong = {
         f"`{asked}` is about a difference between members, and {first} is the only one: name "
         f"another, or it again as {first}@again": alone,
-        "`margin` says when to stop with `until_settled`: give the most seeds": (
+        "`margin` sets when to stop with `until_settled`: give the most seeds": (
             config.margin is not None and most is None
         ),
         "`until_settled` judges every seed alike, but `lr_grid` chooses a rate by the first: "

@@ -39,14 +39,14 @@ class Calibrated(TypedDict):
     """Training speed of a member, measured with all members in turn before any is trained."""
 
     seconds: float
-    """a step, in the quietest round of all"""
+    """a step, in the fastest round of all"""
     rounds: list[float]
     """seconds a step in each round; that of the first, shorter one where there was no time for more
     of them"""
     cpu_seconds: float
     """of all threads a step, in that round"""
     steps: int
-    """that the budget is worth"""
+    """of the budget"""
     precision: Precision
     """in which it was timed and is trained: what `precision` auto came to"""
     peak_bytes: int | None
@@ -86,7 +86,7 @@ class Trained(TypedDict):
     limits: NotRequired[list[str]]
     """what the model cannot, in sentences"""
     by_position: NotRequired[list[list[float]]]
-    """[first position, mean loss] of each stretch of the window"""
+    """[first position, mean loss] of each part of the window"""
     sample: NotRequired[Sample | None]
     config: NotRequired[dict[str, Any]]
     """the model's, in the training's file"""
@@ -169,7 +169,7 @@ class TableRow(TypedDict):
     """what its preset changes besides its genes"""
     baseline: float | None
     """the quality of an answer that reads nothing of the input; None where there is
-    none (see `training.worth`)"""
+    none (see `core.baselines`)"""
     baseline_words: str
     """a description of that answer"""
     beats_baseline: bool | None
@@ -229,7 +229,7 @@ class Verdict(TypedDict):
     smallest: float | None
     """the smallest difference that would have told two members apart; None: one training each"""
     power: NotRequired[Power | None]
-    """what was asked of a difference that matters"""
+    """the difference that matters, as it was given"""
     looks: NotRequired[int]
     """that were planned, among which the 5% by which it may err are shared"""
     ended: NotRequired[Literal["winner", "margin", "seeds"] | None]

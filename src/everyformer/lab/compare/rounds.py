@@ -76,12 +76,12 @@ class Timing:
     row_seconds: float = 0.0
     """of a row of a step; 0 where that is not known"""
     precision: Precision = "float32"
-    """in which it is timed and trained: what was asked for, or what was faster the first time"""
+    """in which it is timed and trained: what was requested, or what was faster the first time"""
     first: Cost = field(default_factory=dict)
     peak_bytes: int | None = None
     rounds: tuple[Round, ...] = ()
     quiet: Cost | None = None
-    """of a step while the machine is quiet, settled once for all sessions"""
+    """of a step while the machine is idle, settled once for all sessions"""
 
     @property
     def times(self) -> float:
@@ -105,7 +105,7 @@ class TimingRecord:
     """of the data"""
     runs: dict[str, RunSpec]
     decode: tuple[Count, ...] | None = None
-    """tokens before those that are timed, as they were asked for"""
+    """tokens before those that are timed, as they were requested"""
     precisions: dict[str, Precision] = field(default_factory=dict)
     """what `precision` auto came to"""
     measured: dict[str, Timing] = field(default_factory=dict)

@@ -119,7 +119,7 @@ def check_scheduled(config: CompareConfig) -> None:
     """
     if config.training.budget_seconds is not None:
         raise ConfigError(
-            "a budget in seconds is worth steps only where all members are timed in turn: give "
+            "a budget in seconds becomes steps only where all members are timed in turn: give "
             "`steps` or `budget_tokens` with `only` and `collect`"
         )
     if config.lr_grid:

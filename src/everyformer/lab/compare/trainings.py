@@ -28,7 +28,7 @@ Finished = list[tuple[Job, Result]]
 
 
 def say_news(estimate: Estimate, say: Say) -> None:
-    """Correct what was said of the time, where that was far off."""
+    """Correct the estimate that was reported, where that was far off."""
     left = estimate.news()
     if left is not None:
         say(f"about {duration(left)} left by what the finished parts took")

@@ -59,7 +59,7 @@ def verdict(
         metric: that they are ranked by.
         in_seconds: whether the budget was one of seconds, which a busy machine shares unevenly.
         cores: of the machine.
-        design: says what was planned of its seeds, and asked about its differences.
+        design: the plan of its seeds, and the differences in question.
     """
     if not rows:
         return {"best": [], "doubts": [], "useful": False, "smallest": None, "ended": None}
@@ -110,7 +110,7 @@ def _useless(row: TableRow, metric: Metric) -> str:
 
 
 def _unfair_seconds(rows: Sequence[TableRow], cores: int | None) -> Iterator[str]:
-    """Reasons to doubt that equal seconds were worth what they would be on a quiet machine.
+    """Reasons to doubt that equal seconds gave as many steps as on an idle machine.
 
     ``cores``: None where the trainings ran side by side or elsewhere, which tells nothing of it."""
     load = max((row["load"] for row in rows if row["load"] is not None), default=0.0)

@@ -68,7 +68,7 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
     spec = from_dict(RunSpec, job["run"])
     dataset = load_dataset(spec.data, spec.task, stored=spec.data)
     if dataset.fingerprint != job["fingerprint"]:
-        raise DataError(f"{dataset.name} has changed since the comparison was begun")
+        raise DataError(f"{dataset.name} has changed since the comparison was started")
     model, training = build_run(spec, dataset), spec.training
     config = model.config
     resume = (folder / "run").exists()

@@ -1,4 +1,4 @@
-"""Checkpoints of others into our models and back, tensor by tensor accounted for."""
+"""Third-party checkpoints into our models and back, tensor by tensor accounted for."""
 
 from everyformer.lab.convert.checkpoint import export_checkpoint, import_checkpoint
 from everyformer.lab.convert.rules import Report

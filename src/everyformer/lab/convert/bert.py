@@ -59,7 +59,7 @@ HEADS = {
 }
 """the output layer, its transform and that one's norm, of BERT and of RoBERTa"""
 OF_BERT = {
-    "wiring": "post",
+    "residual": "post",
     "position": "learned",
     "embedding_norm": True,
     "head_transform": True,

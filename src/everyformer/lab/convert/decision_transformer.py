@@ -5,7 +5,7 @@ embeddings: here that row is part of the norm's bias, and of what is written all
 
 Theirs reads states that are normalised, returns-to-go that are scaled and actions from -1 to 1, and
 has no word for by what. What is written says so under ``everyformer``, which transformers keeps and
-does not look at; of a checkpoint of others these numbers are 0, 1, 1 and the ends -1 and 1.
+does not look at; of a third-party checkpoint these numbers are 0, 1, 1 and the ends -1 and 1.
 """
 
 from typing import Any

@@ -1,4 +1,4 @@
-"""A folder of safetensors: its config.json, the files that are the model, those beside them."""
+"""A folder of safetensors: its config.json, the files that are the model, and others."""
 
 import functools
 import re
@@ -74,7 +74,7 @@ def read_config(folder: Path, name: str = "config.json") -> dict[str, Any]:
 
 
 def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
-    """The tensors of a folder's model, and a note on safetensors files beside it, if any.
+    """The tensors of a folder's model, and a note on other safetensors files, if any.
 
     The index says which files are the model, else it is model.safetensors.
 

@@ -1,6 +1,6 @@
 """Tokenizers of checkpoints into ours and back: `tokenizer.json` of the package `tokenizers`.
 
-Which token ends a text, and which one hides another, stands beside it: in tokenizer_config.json, in
+Which token ends a text, and which one hides another, is in other files: tokenizer_config.json, in
 special_tokens_map.json, or as a number in config.json. Marian has source.spm, target.spm and
 vocab.json instead, which the package `sentencepiece` reads.
 """

@@ -1,4 +1,4 @@
-"""`Certificate`: what a calibration has shown, kept beside the model that it was shown of.
+"""`Certificate`: what a calibration has shown, kept with the model that it was shown of.
 
 It holds for prompts that come from where the calibration's came from, and for the model that was
 calibrated, weights and all: `Certificate.require` refuses it elsewhere. It has no date, so that the

@@ -1,4 +1,4 @@
-"""Savings of early exits in layers, operations and seconds, beside the same model without them."""
+"""Savings of early exits in layers, operations and seconds, against the same model without them."""
 
 import statistics
 import time

@@ -123,7 +123,7 @@ def fixed_sequence(
 
     Args:
         thresholds: in [0, 1], falling, chosen before any loss was seen.
-        losses: those of all prompts at a threshold, the same prompts each time; asked for
+        losses: those of all prompts at a threshold, the same prompts each time; computed
             thresholds in order, and only as far as the walk goes.
         to_the_end: whether to ask behind the first failure too, for a picture: nothing there is
             accepted.

@@ -31,7 +31,7 @@ def near_identity(study: Study) -> Outcome:
         f"{gate}, b_g = {bias:g}": {"gate": gate, "gate_bias": bias}
         for gate, bias in itertools.product(GATES, BIASES)
     }
-    arms |= {"no gate (TrXL-I)": {"gate": "residual"}, "post-norm": {"wiring": "post"}}
+    arms |= {"no gate (TrXL-I)": {"gate": "residual"}, "post-norm": {"residual": "post"}}
     study.order([*arms, *(f"{arm}, own token" for arm in MEASURED)])
     for arm, options in study.each(arms.items()):
         body = create_body("gtrxl", width=64, layers=12, heads=4, **options)

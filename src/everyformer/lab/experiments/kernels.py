@@ -166,11 +166,10 @@ def gates(study: Study) -> Outcome:
     gated, rfa, linear = study.series("{}", ARMS)
     sentence = (
         f"Bits per byte after equal steps: {study.listed('.3f', x=ARMS)}. A token of a layer with "
-        f"the gate takes {ops:,} "
-        f"operations and a state of {size:,} bytes"
-        f"{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. The "
-        f"paper's large models are better with Fourier features than with elu also without gates: "
-        f"here they are {'better' if rfa < linear else 'not'}."
+        f"the gate takes {ops:,} operations and a state of {size:,} "
+        f"bytes{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. "
+        "The paper's large models are better with Fourier features than with elu also without "
+        f"gates: here they are {'better' if rfa < linear else 'not'}."
     )
     figure = Lines(study.losses, smooth=20)
     return study.outcome(flat and gated < 0.98 * min(rfa, linear), sentence, loss=figure)

@@ -13,7 +13,7 @@ from everyformer.engines.content.chunk_lists import ChunkPattern
 from everyformer.engines.content.hashing import bucket_order, columns, lsh_buckets, seeded_rotations
 from everyformer.functional import lsh_attention
 from everyformer.genes.mixers.reformer.function import dense_attention, lsh_weights_reference
-from everyformer.genes.wirings.reversible import Replayed
+from everyformer.genes.residuals.reversible import Replayed
 from everyformer.lab.experiments.figures import Lines, Matrices
 from everyformer.lab.experiments.measures import scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
@@ -28,7 +28,7 @@ TRAINED, EVALUATED = 4, (1, 2, 4, 8)
 HALF, SYMBOLS = 32, 32
 """tokens of a word and the zero before it; kinds of tokens"""
 DEPTHS = (2, 4, 8, 16)
-WIRINGS = ("pre", "reversible")
+RESIDUALS = ("pre", "reversible")
 
 
 @experiment(
@@ -141,10 +141,10 @@ def sorted_weights(length: int = 64) -> dict[str, Tensor]:
 )
 def reversible(study: Study) -> Outcome:
     """Bytes kept for the backward pass of 2 to 16 layers, with their weights left out."""
-    for wiring, depth in study.each(list(itertools.product(WIRINGS, DEPTHS))):
-        size = bytes_for_backward(wiring, depth, study.seed) / 1e6
-        study.keep(f"MB kept, {wiring}, {depth} layers", size)
-    sizes = {w: study.series(f"MB kept, {w}, {{}} layers", DEPTHS) for w in WIRINGS}
+    for residual, depth in study.each(list(itertools.product(RESIDUALS, DEPTHS))):
+        size = bytes_for_backward(residual, depth, study.seed) / 1e6
+        study.keep(f"MB kept, {residual}, {depth} layers", size)
+    sizes = {w: study.series(f"MB kept, {w}, {{}} layers", DEPTHS) for w in RESIDUALS}
     growth = {w: values[-1] / values[0] for w, values in sizes.items()}
     ratio = sizes["pre"][-1] / sizes["reversible"][-1]
     sentence = (
@@ -158,11 +158,11 @@ def reversible(study: Study) -> Outcome:
     return study.outcome(holds, sentence, memory=figure)
 
 
-def bytes_for_backward(wiring: str, depth: int, seed: int) -> float:
+def bytes_for_backward(residual: str, depth: int, seed: int) -> float:
     """Bytes of the tensors that autograd or the reversible stack keeps, weights aside."""
     torch.manual_seed(seed)
     model = create_model(
-        "reformer", width=128, layers=depth, heads=4, max_length=1024, wiring=wiring, rounds=2
+        "reformer", width=128, layers=depth, heads=4, max_length=1024, residual=residual, rounds=2
     )
     x = torch.randn(1, 1024, 128, requires_grad=True)
     weights = {w.untyped_storage().data_ptr() for w in model.parameters()}
@@ -176,10 +176,10 @@ def bytes_for_backward(wiring: str, depth: int, seed: int) -> float:
 
     stored: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
-        if wiring == "reversible":
+        if residual == "reversible":
             stack = model.stack
             blocks = [cast(Block, block) for block in stack.blocks]
-            run = Replayed(blocks, stack.wiring, stack.steps)
+            run = Replayed(blocks, stack.residual, stack.steps)
             run.forward(x, AllTokens(run))
             stored = [t for one in run.records for t in (*one.random, *one.choices)]
         else:

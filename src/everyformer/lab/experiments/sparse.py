@@ -131,7 +131,7 @@ def far_sentences(study: Study) -> Outcome:
     study.order(f"{name}, answered" for name in GLOBALS)
     sizes: dict[str, Any] = {
         "width": 64, "layers": LAYERS, "heads": 4, "vocabulary": END + 1, "radius": RADIUS,
-        "max_length": SENTENCES * WORDS, "wiring": "pre", "task": "mlm",
+        "max_length": SENTENCES * WORDS, "residual": "pre", "task": "mlm",
     }  # fmt: skip
     for name, model in study.models(GLOBALS, levels, STEPS, member="etc", lr=2e-3, **sizes):
         curve = study.losses[name][-1]

@@ -31,11 +31,11 @@ from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 from everyformer.models.knn_lm import KnnLanguageModel, best_weight, mixed
 from everyformer.models.language import LanguageModel
+from everyformer.stores.chunks import Chunks, stored
 from everyformer.stores.indexing import Indexing
 from everyformer.stores.reader import StoreReader
 from everyformer.stores.runs import train_run
 from everyformer.stores.store.index import Index
-from everyformer.stores.stretches import Stretches, stored
 from everyformer.stores.tuning import Likelihoods, likelihoods
 from everyformer.training.config import TrainingConfig
 from everyformer.training.parallel.world import World
@@ -146,7 +146,7 @@ def read(model: LanguageModel, who: str, text: np.ndarray, size: int) -> list[Li
     """All ways to read a store of so many keys of an author, on either half of the rest."""
     how = Indexing(context=LENGTH, stride=LENGTH // 2)
     choosing, scoring = parts(who, text)
-    texts = Stretches(choosing.train[:], size, how.context, how.stride)
+    texts = Chunks(choosing.train[:], size, how.context, how.stride)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
         store = stored(path, model, choosing.tokenizer, texts, how, who, lambda: False)

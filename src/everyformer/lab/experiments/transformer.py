@@ -46,7 +46,7 @@ STALLED, TRAINED = 0.9, 0.5
 DEPTHS = (2, 4, 8, 16)
 STARTS = 4
 """models a seed whose gradients are averaged"""
-WIRINGS = ("post", "pre")
+RESIDUALS = ("post", "pre")
 RATIO = f"last layer over first, L={DEPTHS[-1]}"
 
 
@@ -65,14 +65,14 @@ def norms(study: Study) -> Outcome:
     curves: dict[tuple[str, float], list[list[float]]] = {}
     gradients: dict[tuple[str, int], list[list[float]]] = {}
     for seed in study.seeds():
-        for wiring in WIRINGS:
-            at_start = {depth: gradient_norms(data, wiring, depth, seed) for depth in DEPTHS}
+        for residual in RESIDUALS:
+            at_start = {depth: gradient_norms(data, residual, depth, seed) for depth in DEPTHS}
             for depth, values in at_start.items():
-                gradients.setdefault((wiring, depth), []).append(values)
+                gradients.setdefault((residual, depth), []).append(values)
             nearest, *_, last = at_start[DEPTHS[-1]]
-            study.keep(f"gradient {wiring}, {RATIO}", last / nearest)
+            study.keep(f"gradient {residual}, {RATIO}", last / nearest)
             fitted = exponent([at_start[depth][-1] for depth in DEPTHS])
-            study.keep(f"gradient {wiring}, last layer, exponent of L", fitted)
+            study.keep(f"gradient {residual}, last layer, exponent of L", fitted)
         for arm in ARMS:
             for rate in RATES:
                 loss, curve = trained(data, arm, rate, steps, seed)
@@ -82,8 +82,8 @@ def norms(study: Study) -> Outcome:
             study.say(f"{arm}: {', '.join(ends)} (guessing: {guess:.2f})")
     stalling = stalling_rate(study.numbers, guess)
     at = RATES[-1] if stalling is None else stalling
-    slopes = {w: study.mean(f"gradient {w}, last layer, exponent of L") for w in WIRINGS}
-    ratios = {w: study.mean(f"gradient {w}, {RATIO}") for w in WIRINGS}
+    slopes = {w: study.mean(f"gradient {w}, last layer, exponent of L") for w in RESIDUALS}
+    ratios = {w: study.mean(f"gradient {w}, {RATIO}") for w in RESIDUALS}
     sentence = (
         f"{LAYERS} + {LAYERS} layers of width 64 that learn to copy for {steps} steps at a "
         f"learning rate of {at:g} end with a loss of: "
@@ -102,8 +102,8 @@ def norms(study: Study) -> Outcome:
     fades = slopes["pre"] < -0.3 and slopes["post"] > -0.1
     guessing = {"guessing": guess}
     deepest = range(1, DEPTHS[-1] + 1)
-    layers = {w: np.mean(gradients[w, DEPTHS[-1]], axis=0) for w in WIRINGS}
-    depths = {w: [mean(run[-1] for run in gradients[w, d]) for d in DEPTHS] for w in WIRINGS}
+    layers = {w: np.mean(gradients[w, DEPTHS[-1]], axis=0) for w in RESIDUALS}
+    depths = {w: [mean(run[-1] for run in gradients[w, d]) for d in DEPTHS] for w in RESIDUALS}
     depths["1/sqrt(L)"] = [depths["pre"][0] * (DEPTHS[0] / depth) ** 0.5 for depth in DEPTHS]
     training = [
         Lines(
@@ -133,10 +133,10 @@ def transformer(data: Dataset, layers: int, **options: Any) -> Model:
     )  # fmt: skip
 
 
-def make_model(data: Dataset, wiring: str, layers: int, seed: int) -> Model:
+def make_model(data: Dataset, residual: str, layers: int, seed: int) -> Model:
     """The Transformer with the 2017 choices but for the norm's place, dropout and smoothing."""
     torch.manual_seed(seed)
-    return transformer(data, layers, wiring=wiring, label_smoothing=0.0)
+    return transformer(data, layers, residual=residual, label_smoothing=0.0)
 
 
 def trained(
@@ -146,8 +146,8 @@ def trained(
 
     A run whose loss or gradient is no longer a number counts as one that guesses.
     """
-    wiring, warm_up = ARMS[arm]
-    model = make_model(data, wiring, LAYERS, seed)
+    residual, warm_up = ARMS[arm]
+    model = make_model(data, residual, LAYERS, seed)
     config = TrainingConfig(
         steps=steps, batch=BATCH, lr=rate, schedule="constant", warmup=warm_up, min_lr_ratio=0.0,
         weight_decay=0.0, betas=(0.9, 0.98), eps=1e-9, clip=None, evaluate_every=None,
@@ -170,14 +170,14 @@ def stalling_rate(losses: dict[str, list[float]], guess: float) -> float | None:
     return next(stalls, None)
 
 
-def gradient_norms(data: Dataset, wiring: str, layers: int, seed: int) -> list[float]:
+def gradient_norms(data: Dataset, residual: str, layers: int, seed: int) -> list[float]:
     """Norms of the gradients to the second feed-forward matrix, one a decoder layer.
 
     Mean over `STARTS` untrained models, each with a different batch.
     """
     sums = torch.zeros(layers, dtype=torch.float64)
     for start in range(STARTS):
-        model: Any = make_model(data, wiring, layers, STARTS * seed + start)
+        model: Any = make_model(data, residual, layers, STARTS * seed + start)
         batch = data.train_batch(start, BATCH, seed)
         model(batch.inputs, targets=batch.targets, mask=batch.mask).loss.backward()
         for n, block in enumerate(model.stack.blocks):

@@ -13,7 +13,7 @@ from everyformer.genes.gene import NONE
 from everyformer.lab.compare.collect import as_lines
 from everyformer.lab.compare.compare import Outcome, run_comparison
 from everyformer.lab.compare.config import CompareConfig
-from everyformer.lab.compare.folder import begun
+from everyformer.lab.compare.folder import started
 from everyformer.lab.compare.trainings import Say
 from everyformer.lab.report.terminal import as_html, render
 from everyformer.training.names import in_full
@@ -62,8 +62,8 @@ def compare(
         members: names; options: what the command line takes, by the same names
             (``data="my.txt", budget_seconds=60, lengths=(256, 1024), position="rope"``), or tables
             of it (``training={"steps": 500, "lr": 3e-4}``). With ``resume=True`` what the
-            comparison in ``out`` was begun with need not be given again.
-        say: is told what happens, a line at a time.
+            comparison in ``out`` was started with need not be given again.
+        say: called with each line of progress.
     """
     from everyformer.lab.report.comparison import write_report
 
@@ -80,5 +80,5 @@ def described(members: Iterable[str] | None = None, **options: Any) -> CompareCo
     usual = CompareConfig()
     if values.get("resume"):
         named = members is not None
-        usual = begun(CompareConfig, values.get("out", usual.out), named=named) or usual
+        usual = started(CompareConfig, values.get("out", usual.out), named=named) or usual
     return from_dict(CompareConfig, values, "", usual)

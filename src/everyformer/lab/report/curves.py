@@ -143,7 +143,7 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
     twice.
 
     Raises:
-        ConfigError: a training has told nothing yet; those of a group never spent the same.
+        ConfigError: a training has reported nothing yet; those of a group never spent the same.
     """
     measured = all(len(curve["evaluations"]) > 1 for own in groups.values() for curve in own)
     points = drawn.evaluated if measured else drawn.trained
@@ -181,7 +181,7 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
 def _at_the_same(name: str, seeds: Sequence[Points]) -> Points:
     """Budgets that all of ``seeds`` have spent, and the value of each seed there."""
     if not all(len(x) for x, _ in seeds):
-        raise ConfigError(f"a training of {name} has told no loss yet: let it go on")
+        raise ConfigError(f"a training of {name} has reported no loss yet: let it continue")
     low, high = max(x[0] for x, _ in seeds), min(x[-1] for x, _ in seeds)
     if low > high:
         raise ConfigError(
@@ -194,7 +194,7 @@ def _at_the_same(name: str, seeds: Sequence[Points]) -> Points:
 
 @styled
 def draw_positions(results: Results, styles: Styles) -> Drawing | None:
-    """Validation loss by place in the sequence: what more context is worth."""
+    """Validation loss by place in the sequence: what more context gains."""
     order = results["config"]["members"].index
     rows = sorted(finished(results), key=lambda row: order(row["member"]))
     known = [(row["member"], by_start) for row in rows if (by_start := row.get("by_position"))]

@@ -1,5 +1,5 @@
-"""What stands beside the answer: how sure it is, what it costs, each doubt with what helps, and
-what to do now."""
+"""Facts of a comparison's report: how sure its answer is, what it costs, each doubt with its
+remedy, and what to do next."""
 
 import math
 import shlex
@@ -29,9 +29,9 @@ def facts(results: Results) -> list[tuple[str, str]]:
     sure += f"; {pluralise(len(known), 'doubt')} below, with what helps" if known else ""
     result = [("How sure", sure)]
     if first["baseline"] is not None:
-        worth = f"{quality(first['quality'], results['metric'])} beside "
-        worth += f"{metric.written(first['baseline'])} of {first['baseline_words']}"
-        result.append(("What it is worth", worth))
+        against = f"{quality(first['quality'], results['metric'])} against "
+        against += f"{metric.written(first['baseline'])} of {first['baseline_words']}"
+        result.append(("Against a baseline", against))
     costs = [f"{first['parameters']:,} parameters"]
     if first["tokens_per_second"]:
         costs.append(f"{first['tokens_per_second']:,.0f} tokens a second in training")

@@ -14,7 +14,7 @@ from everyformer.lab.report.words import budget, quality, several
 
 
 def answer(results: Results) -> str:
-    """What the numbers allow to say of who is best; all else is in notes below."""
+    """The conclusion that the numbers support on which member is best; all else is in notes."""
     rows = finished(results)
     if results["waiting"]:
         return " ".join([_progress(results), *([_order(results, rows)] if rows else [])])

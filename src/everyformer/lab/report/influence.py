@@ -5,8 +5,8 @@ the change of the output at t is measured,
 
     A[t, s] = || y_t(x with another x_s) - y_t(x) ||,    s != t
 
-No member's code is asked what it sees, so a leak would show. Those that remember read segments, and
-a change in one reaches later ones by what is carried.
+No member's own account of what it sees is used, so a leak would show. Those that remember read
+segments, and a change in one reaches later ones by what is carried.
 """
 
 import matplotlib

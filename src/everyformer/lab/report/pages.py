@@ -1,4 +1,4 @@
-"""`make docs`: a page for each member, from what stands elsewhere, so that nothing is said twice.
+"""`make docs`: a page for each member, made of texts that are elsewhere.
 
 A page is made of the row in `family.py`, the text and options of the member's file, a picture of
 who reads whom, the laws that do not apply, and the recorded results of its experiments

@@ -77,7 +77,7 @@ def _cell(row: TableRow, column: Column, best: set[str]) -> Cell:
 
 
 def limits(results: Results) -> dict[str, list[str]]:
-    """What members cannot, in sentences, with those of whom each is true."""
+    """Limits of members, as sentences, each with the members that have it."""
     rows = finished(results)
     every = dict.fromkeys(limit for row in rows for limit in row["limits"])
     return {one: [row["member"] for row in rows if one in row["limits"]] for one in every}

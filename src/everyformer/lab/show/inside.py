@@ -79,7 +79,7 @@ class View:
         ]
 
     def mean_and_heads(self, path: str) -> list[Panel]:
-        """The mean over heads, and beside it each of several heads."""
+        """The mean over heads, and next to it each of several heads."""
         maps = self.maps[path].float()
         several = len(maps) > 1
         mean = Panel(layer_title(path, "mean" if several else ""), _past(maps.mean(0), self.causal))

@@ -5,7 +5,7 @@ Each is as wide as a column of a paper, its text is text in every vector format.
 
 A member looks the same in all figures of all comparisons: the hue is that of its family, the shade,
 the marker and the dashes say which of the family it is (`looks_of_family`). Hues are those of Okabe
-and Ito and a few between them, told apart by colour-blind readers too.
+and Ito and a few between them, distinct for colour-blind readers too.
 """
 
 import html

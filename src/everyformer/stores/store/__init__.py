@@ -1,1 +1,1 @@
-"""Retrieval: what a language model reads from a datastore on disk, beside its context."""
+"""Retrieval: what a language model reads from a datastore on disk, with its context."""

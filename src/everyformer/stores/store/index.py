@@ -43,9 +43,8 @@ class Index:
             )
         if not 1 <= k <= len(self.store):
             raise ConfigError(
-                f"`k={k:,}` neighbours are asked of a store that has {len(self.store):,} keys: "
-                f"give "
-                "k from 1 up to that"
+                f"`k={k:,}` neighbours are requested from a store of {len(self.store):,} keys: "
+                "give k from 1 up to that"
             )
         vectors = queries.detach().to("cpu", torch.float32)
         if not vectors.isfinite().all():

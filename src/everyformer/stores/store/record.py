@@ -187,7 +187,7 @@ def bytes_needed(rows: int, width: int, dtype: str) -> int:
 
 
 def check_space(folder: Path, needed: int, what: str) -> None:
-    """Refuse ``what`` before it is begun, if the disk of ``folder`` has not ``needed`` bytes left.
+    """Refuse ``what`` before it starts, if the disk of ``folder`` has not ``needed`` bytes left.
 
     Raises:
         ResourceError: with both numbers.

@@ -76,8 +76,8 @@ class Store:
                 raise absent(folder)
             written = Record.read_progress(rows)[0].count
             raise DataError(
-                f"the store {folder} is not finished: {written:,} rows are in it so far; go on "
-                "with what wrote it, or remove the folder"
+                f"the store {folder} is not finished: {written:,} rows are in it so far; "
+                "continue with what wrote it, or remove the folder"
             )
         record = Record.read(rows)
         if record.count == 0:

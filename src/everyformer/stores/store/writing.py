@@ -45,7 +45,7 @@ class Writer:
     """An open store to write, made by `create` or `resume`; a context manager.
 
     A writer that is left without `finish` (an error, Ctrl-C, a kill) keeps what was committed, and
-    `resume` goes on from there.
+    `resume` continues there.
 
     Raises, whatever is called:
         DataError: another process writes into the store.
@@ -115,7 +115,7 @@ class Writer:
 
         Raises:
             DataError: there is none, or it is finished.
-            CheckpointError: it was begun with another origin.
+            CheckpointError: it was started with another origin.
         """
         folder = expanded(folder)
         with _locked(folder) as taken:

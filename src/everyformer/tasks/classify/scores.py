@@ -1,4 +1,4 @@
-"""Measures of predicted classes with 95% intervals, beside those of a constant answer.
+"""Measures of predicted classes with 95% intervals, and those of a constant answer.
 
 The constant is the commonest class of the training data, and of accuracy also that of what is read,
 which no constant answer exceeds:

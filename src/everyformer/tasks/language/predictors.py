@@ -17,13 +17,13 @@ from everyformer.tasks.prediction.records import candidates
 from everyformer.tasks.prediction.words import Words
 
 MARKS = re.compile(r"\[MASK\]|_{3,}")
-"""what stands for one hidden token in a text"""
+"""the marks of one hidden token in a text"""
 TOKENS = 5
-"""tokens that are given where nobody says how many"""
+"""tokens that are given by default"""
 
 
 class NextPredictor(Predictor):
-    """What comes behind a text."""
+    """Predicts the token that follows a text."""
 
     top = TOKENS
     kept = "the last {} of each"
@@ -51,7 +51,7 @@ class NextPredictor(Predictor):
 
 
 class MaskPredictor(Predictor):
-    """What each mask of a text hides."""
+    """Predicts the token behind each mask of a text."""
 
     top = TOKENS
     kept = "what is about a mask"

@@ -95,7 +95,7 @@ def open_inputs(words: Sequence[str | Path], reader: Predictor, how: Reading) ->
 
     Raises:
         DataError: a file that is not there, is empty or holds another kind of data than is read.
-        ConfigError: an empty sentence; tables beside what is none.
+        ConfigError: an empty sentence; tables with what is none.
     """
     kinds = [(word, _kind(word, reader, how)) for word in words]
     for word, kind in kinds:
@@ -160,7 +160,7 @@ def _exists(path: Path) -> bool:
 
 
 def _held(source: Source, pictured: bool) -> Kind:
-    """Contents of a source: pictures, where a model reads them, and texts and tables lie beside.
+    """Contents of a source: pictures, where a model reads them, and texts and tables next to them.
 
     Raises:
         DataError: several kinds of data.
@@ -262,7 +262,7 @@ def _whole_rows(columns: TableReader, entries: Sequence[Entry], inputs: Inputs) 
 def _text_column(
     source: Source, config: DataConfig, entry: Entry, reader: Predictor
 ) -> TableReader:
-    """Reads the column of texts: the one that is said, or that of training, or the obvious one.
+    """Reads the column of texts: the one that is given, or that of training, or the obvious one.
 
     Raises:
         ConfigError: an option names no column; several could be meant, or none.

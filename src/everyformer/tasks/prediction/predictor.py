@@ -1,6 +1,6 @@
 """`Predictor`: a trained model with what it needs to read rows and to say what it answers.
 
-Rows go through the model in batches, in their order, texts of any length padded beside each other;
+Rows go through the model in batches, in their order, texts of any length padded to one length;
 padding changes nothing. What is longer than the model's training sequences is cut: texts that are
 answered as a whole keep their beginning, those that go on their end.
 """
@@ -57,7 +57,7 @@ class Predictor(ABC):
     """
 
     top = 1
-    """candidates that are given where nobody says how many"""
+    """candidates that are given by default"""
     kept = "the first {} of each"
     """what is read of a row that is too long"""
 
@@ -80,7 +80,7 @@ class Predictor(ABC):
         self.words = Words(tokenizer, None)
         self.length = self.config.tokens if length is None else length
         self.text_column: str | None = None
-        """of the tables that it was trained on, where that was said"""
+        """of the tables that it was trained on, where known"""
         self.counts = Counter[str]()
         """rows that have been read, those cut, without text, or with unknown characters"""
         self.unknown: set[str] = set()
@@ -88,10 +88,10 @@ class Predictor(ABC):
 
     @staticmethod
     def of(model: Model, name: str = "the model", **known: Any) -> Predictor:
-        """What answers rows with ``model``; ``known``: see the class.
+        """The predictor for the task of ``model``; ``known``: see the class.
 
         Raises:
-            UnsupportedError: nothing does, for its task.
+            UnsupportedError: its task has none.
         """
         return model.config.does.predictor(name)(model, name, **known)
 
@@ -109,7 +109,7 @@ class Predictor(ABC):
             average: the mean over a run's newest so many checkpoints instead.
             device: where it is computed; auto: an accelerator if there is one.
             tokenizer, classes: replace the run's own.
-            say: told what store is read.
+            say: called with a note on the store that is read.
 
         Raises:
             CheckpointError: nothing is there, or it is damaged, or the run's store is gone.
@@ -157,7 +157,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def truth(self, target: Tensor, read: np.ndarray) -> Any:
-        """The truth of a held-out row that is ``read``, as its prediction says it."""
+        """The truth of a held-out row that is ``read``, in the form of its prediction."""
 
     def shares(self) -> list[str]:
         """Columns of the probability of each class; none where there are no classes."""
@@ -165,7 +165,7 @@ class Predictor(ABC):
 
     @abstractmethod
     def shortened(self, row: np.ndarray) -> np.ndarray:
-        """What is read of a row that is too long."""
+        """The part of a row that is read where the row is too long."""
 
     @abstractmethod
     def encode(self, text: str, tokenizer: Tokenizer) -> np.ndarray:
@@ -302,7 +302,7 @@ class Predictor(ABC):
 
 
 class RowPredictor(Predictor):
-    """What answers a row as a whole, by its beginning."""
+    """Predicts one answer for a whole row, from its beginning."""
 
     def shortened(self, row: np.ndarray) -> np.ndarray:
         return cut(row, self.length, () if self.tokenizer is None else self.tokenizer.closing)
@@ -315,7 +315,7 @@ class RowPredictor(Predictor):
 
 
 def _padded(rows: Sequence[np.ndarray], front: bool) -> tuple[Tensor, Tensor | None]:
-    """Rows beside each other, and flags of what is real where they differ in length."""
+    """Rows as one tensor, and flags of what is real where they differ in length."""
     inputs = pad_sequence([*map(torch.from_numpy, rows)], True, 0, "left" if front else "right")
     lengths = torch.tensor([len(row) for row in rows])[:, None]
     if int(lengths.min()) == inputs.shape[1]:

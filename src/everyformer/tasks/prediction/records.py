@@ -59,7 +59,7 @@ class Prediction:
     probability: float | None = None
     """of that class"""
     top: tuple[Candidate, ...] = ()
-    """as many classes as were asked for, the most probable first"""
+    """as many classes as were requested, the most probable first"""
     value: float | tuple[float, ...] | None = None
     """the predicted number, or several, in the units of the training data"""
     tokens: tuple[Candidate, ...] = ()

@@ -1,4 +1,4 @@
-"""`Words`: tokens as they are told to people, alone, among the likeliest, and as texts."""
+"""`Words`: tokens as they are shown to people, alone, among the likeliest, and as texts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Words:
     """Words for the tokens of a tokenizer, or numbers where there is none.
 
     Args:
-        hidden: the id of hidden tokens, which are told as marks; None where nothing is hidden.
+        hidden: the id of hidden tokens, which are shown as marks; None where nothing is hidden.
     """
 
     def __init__(self, tokenizer: Tokenizer | None, hidden: int | None) -> None:

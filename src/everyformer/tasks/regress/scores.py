@@ -1,7 +1,7 @@
-"""Measures of predicted numbers with 95% intervals, beside those of a constant answer.
+"""Measures of predicted numbers with 95% intervals, and those of a constant answer.
 
-Over the targets y of the rows that are read and predictions p, beside answering every row with the
-mean of the training data:
+Over the targets y of the rows that are read and predictions p, compared with answering every row
+with the mean of the training data:
 
     MAE = mean |p - y|          RMSE = sqrt(mean (p - y)^2)
     R^2 = 1 - sum (p - y)^2 / sum (y - mean y)^2

@@ -172,8 +172,7 @@ class BigBird(PatternAttention):
         if o.random == "zeros" and position is not None:
             raise GeneError(
                 "`random='zeros'` is for checkpoints of transformers, which have no position "
-                "inside: "
-                f"use `random='uniform'` with position '{position.name}'"
+                f"inside: use `random='uniform'` with position '{position.name}'"
             )
 
     def join(self, first: Mixer) -> None:

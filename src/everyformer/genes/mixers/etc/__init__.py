@@ -201,7 +201,7 @@ class ETC(BuiltMixer, RowMixer):
             return
         if o.hard_g2l:
             raise UnsupportedError(
-                "etc: which global token may read which long ones (hard_g2l) is told by "
+                "etc: which global token may read which long ones (hard_g2l) is given by "
                 "sentences: give mask.sentences with mask.global_tokens, or set both options to "
                 "False"
             )

@@ -159,8 +159,7 @@ class Linformer(HeadMixer):
             raise GeneError(
                 "linformer has no causal form: every slot mixes all positions, so that no mask "
                 "over slots hides the later ones. Use `causal=False`, the extension "
-                "`causal_chunk=64` "
-                "(member 'linformer-chunked'), or a causal member"
+                "`causal_chunk=64` (member 'linformer-chunked'), or a causal member"
             )
         if chunk is not None and not causal:
             raise GeneError(

@@ -11,7 +11,7 @@ the paper means (published code leaves this out). A token sees itself only if it
 o_i = v_i. Symbols: n_r = ``rounds``, C = ``chunk``. Scores have no factor, as in trax and Hugging
 Face, where keys are divided twice.
 
-Cost: O(n_r L C D) time and O(n_r L D) memory, beside O(n_r L log L) for the sort. State: q, v and
+Cost: O(n_r L C D) time and O(n_r L D) memory, besides O(n_r L log L) for the sort. State: q, v and
 buckets of all tokens seen.
 
 Not strictly causal: no content of later tokens is seen, but they move the borders of the chunks,
@@ -28,7 +28,7 @@ command, one value a layer (there local layers are cut into blocks; a window sli
 L <= C is dense attention. Padding sorts after all buckets and is never seen. Source: Kitaev,
 Kaiser, Levskaya 2020, arXiv 2001.04451; numbers as in google/trax and Hugging Face's Reformer.
 There the list of chunks is ``wrap="circular"``: the first chunk of a round sees the last of the
-round before; here it sees nothing before it unless asked. The function and its literal form are in
+round before; here it sees nothing before it by default. The function and its literal form are in
 `everyformer.genes.mixers.reformer.function`.
 """
 
@@ -311,8 +311,7 @@ def _factors(o: ReformerOptions, max_length: int | None) -> tuple[int, ...]:
         if max_length is None:
             raise GeneError(
                 "reformer takes its number of buckets from the longest text: give "
-                "`max_length=...`, "
-                "or `buckets=...`"
+                "`max_length=...`, or `buckets=...`"
             )
         return bucket_factors(2 * max(1, max_length // o.chunk))
     factors = o.buckets if isinstance(o.buckets, tuple) else (o.buckets,)

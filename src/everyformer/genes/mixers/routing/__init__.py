@@ -354,8 +354,7 @@ def _check(mixer: RoutingAttention) -> None:
     if mixer.local >= mixer.heads:
         raise GeneError(
             f"routing: `local_heads={mixer.local}` of `heads={mixer.heads}` must leave at least "
-            f"one "
-            "routed head"
+            "one routed head"
         )
     if mixer.head_dim < 2:
         raise GeneError("routing normalises queries over a head's channels: give at least 2 each")

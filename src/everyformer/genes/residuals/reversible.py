@@ -40,7 +40,7 @@ from torch.func import functional_call
 
 from everyformer.blocks.block import Block
 from everyformer.blocks.passing import LayerSchedule, StackRun
-from everyformer.blocks.wiring import Around, Part, Wiring
+from everyformer.blocks.residual import Around, Part, Residual
 from everyformer.core.choices import keep_choices, repeat_choices
 from everyformer.core.config import Options
 from everyformer.core.devices import CPU, as_now, forked_random, random_state, set_random_state
@@ -53,7 +53,7 @@ from everyformer.core.taps import Tap
 from everyformer.core.trace import untraced
 from everyformer.core.trials import Trials
 from everyformer.engines.once import once_differentiable
-from everyformer.genes.wirings import WIRINGS
+from everyformer.genes.residuals import RESIDUALS
 from everyformer.system.fingerprint import fingerprint, unchanged
 
 
@@ -119,7 +119,7 @@ class Replayed(StackRun):
         plain = torch.compiler.is_compiling() or not torch.is_grad_enabled() or self.inside()
         if plain or not all(layer.cut for layer in self.state or ()):
             return cast(Halves, super().forward(x, schedule))
-        stream: Halves = self.wiring.open(x)
+        stream: Halves = self.residual.open(x)
         self.record(x.dtype)
         a, b, *rest = _Reversible.apply(self, schedule, stream.a, stream.b, *self.tensors)
         # what the function saw inside has no gradient: its outputs stand for it
@@ -162,7 +162,7 @@ class Replayed(StackRun):
                 random = self.records[-1].random
             with keep_choices() as choices:
                 f = partial(block.branch, part, **read)
-                stream, out = block.wiring.step(stream, block.around(part), f)
+                stream, out = block.residual.step(stream, block.around(part), f)
             self.records.append(
                 ReversibleStep(block, part, n, layer, random, choices, len(out.losses))
             )
@@ -195,8 +195,8 @@ class Replayed(StackRun):
         return context, mask
 
 
-@WIRINGS.register("reversible")
-class Reversible(Wiring):
+@RESIDUALS.register("reversible")
+class Reversible(Residual):
     """(a, b) -> (b, a + f(norm(b)))."""
 
     name = "reversible"

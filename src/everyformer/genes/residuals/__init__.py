@@ -1,4 +1,4 @@
-"""Wirings: how sub-layers are joined to the stream, one file each; `WIRING` is the gene."""
+"""Residual connections: how sub-layers join the stream, one file each; `RESIDUAL` is the gene."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from everyformer.genes.config import ModelConfig
 from everyformer.genes.gene import Gene
 
 if TYPE_CHECKING:
-    from everyformer.blocks.wiring import Wiring
+    from everyformer.blocks.residual import Residual
 
-WIRINGS: Registry[type[Wiring]] = Registry("wiring", __name__, "everyformer.blocks.wiring:Wiring")
+RESIDUALS: Registry[type[Residual]] = Registry(
+    "residual", __name__, "everyformer.blocks.residual:Residual"
+)
 
 
-class WiringGene(Gene):
+class ResidualGene(Gene):
     """Place of the norm, and stream from layer to layer."""
 
-    name = "wiring"
+    name = "residual"
     training_detail = True
     question = (
         "how sub-layers are joined to the stream: pre, x + f(norm(x)); post, norm(x + f(x)), as "
@@ -28,12 +30,12 @@ class WiringGene(Gene):
     )
 
     def check(self, plan: ModelConfig, mixers: Sequence[Any]) -> None:
-        """Refuse two halves that nobody reads, and gates beside sub-layers that are left out."""
-        wiring = self.typed(plan.genes[self.name])
-        if wiring.name == "reversible" and wiring.get("reversible_output") == "concat":
+        """Refuse two halves that nobody reads, and gates where sub-layers are left out."""
+        residual = self.typed(plan.genes[self.name])
+        if residual.name == "reversible" and residual.get("reversible_output") == "concat":
             self._check_halves(plan)
-        if wiring.name == "gated" and plan.block.drop_path:
-            self._check_gate(str(wiring.get("gate")), plan.block.drop_path)
+        if residual.name == "gated" and plan.block.drop_path:
+            self._check_gate(str(residual.get("gate")), plan.block.drop_path)
 
     def _check_halves(self, plan: ModelConfig) -> None:
         """Two halves side by side fit neither tied embeddings nor a decoder that reads them."""
@@ -41,32 +43,30 @@ class WiringGene(Gene):
         if task.translates:
             raise GeneError(
                 "`reversible_output='concat'` gives twice the width, which a decoder does not "
-                "read: "
-                "use `reversible_output='mean'` with task 'seq2seq'"
+                "read: use `reversible_output='mean'` with task 'seq2seq'"
             )
         tied = plan.tie and task.embeds_text and not task.answers
         if tied and not (task.predicts == "hidden" and plan.head_transform):
             raise GeneError(
                 "`reversible_output='concat'` gives twice the width, but `tie=True` makes the "
-                "output "
-                "layer as wide as the embeddings: use `tie=False`, or `reversible_output='mean'`"
+                "output layer as wide as the embeddings: use `tie=False`, or "
+                "`reversible_output='mean'`"
             )
 
     def _check_gate(self, gate: str, drop_path: float) -> None:
         """A gate makes something of a sub-layer that is left out, unless it adds."""
-        from everyformer.genes.wirings._gates import GATES
+        from everyformer.genes.residuals._gates import GATES
 
         if gate in GATES and not GATES[gate].keeps_stream:
             raise GeneError(
-                f"`drop_path={drop_path}` leaves sub-layers out, but gate '{gate}' of wiring "
-                f"'gated' "
-                "changes the stream without them too: use `drop_path=0`, or gate 'output', "
-                "'sigtanh' or 'residual'"
+                f"`drop_path={drop_path}` leaves sub-layers out, but gate '{gate}' of "
+                "residual 'gated' changes the stream without them too: use `drop_path=0`, or gate "
+                "'output', 'sigtanh' or 'residual'"
             )
 
-    def build_for_stack(self, plan: ModelConfig) -> Wiring:
-        wiring: Wiring = self.make(plan.genes[self.name])
-        return wiring
+    def build_for_stack(self, plan: ModelConfig) -> Residual:
+        residual: Residual = self.make(plan.genes[self.name])
+        return residual
 
 
-WIRING = WiringGene(WIRINGS, "pre", needed=True)
+RESIDUAL = ResidualGene(RESIDUALS, "pre", needed=True)

@@ -31,12 +31,12 @@ from typing import Annotated, Any, ClassVar, Literal
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.blocks.wiring import Around, Residual
+from everyformer.blocks.residual import Around, SingleStream
 from everyformer.core.bounds import Affects, Real, Unless
 from everyformer.core.config import Options
 from everyformer.core.trials import Trials
-from everyformer.genes.wirings import WIRINGS
-from everyformer.genes.wirings._gates import GATES, Gate
+from everyformer.genes.residuals import RESIDUALS
+from everyformer.genes.residuals._gates import GATES, Gate
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class GatedOptions(Options):
     gone: ClassVar[dict[str, Any]] = {"last_norm": False}
 
 
-@WIRINGS.register("gated")
-class Gated(Residual):
+@RESIDUALS.register("gated")
+class Gated(SingleStream):
     """x' = g(x, ReLU(f(norm(x))))."""
 
     name = "gated"

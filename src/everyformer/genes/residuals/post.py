@@ -5,12 +5,12 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
 
 from torch import Tensor
 
-from everyformer.blocks.wiring import Around, Residual
-from everyformer.genes.wirings import WIRINGS
+from everyformer.blocks.residual import Around, SingleStream
+from everyformer.genes.residuals import RESIDUALS
 
 
-@WIRINGS.register("post")
-class PostNorm(Residual):
+@RESIDUALS.register("post")
+class PostNorm(SingleStream):
     """x' = norm(x + f(x))."""
 
     name = "post"

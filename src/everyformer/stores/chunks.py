@@ -1,4 +1,4 @@
-"""The training text of a run as a store: stretches of it at equal distances, and their places."""
+"""The training text of a run as a store: chunks of it at equal distances, and their places."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -15,11 +15,11 @@ from everyformer.stores.store.store import Store
 from everyformer.stores.store.writing import Writer, is_unfinished
 
 WINDOWS = 8
-"""of a stretch, which overlap; the first of them has keys of short contexts"""
+"""of a chunk, which overlap; the first of them has keys of short contexts"""
 
 
 @dataclass(frozen=True)
-class Stretches:
+class Chunks:
     """Some of a long row of tokens, to be stored."""
 
     tokens: np.ndarray
@@ -30,7 +30,7 @@ class Stretches:
 
     @property
     def starts(self) -> np.ndarray:
-        """First tokens of the stretches."""
+        """First tokens of the chunks."""
         available = len(self.tokens) - 1
         if available <= self.size_limit:
             return np.zeros(1, np.int64)
@@ -64,7 +64,7 @@ def stored(
     folder: Path,
     model: LanguageModel,
     tokenizer: Tokenizer | None,
-    texts: Stretches,
+    texts: Chunks,
     how: Indexing,
     stamp: str,
     should_stop: Callable[[], bool],

@@ -5,12 +5,12 @@ Source: Xiong et al. 2020, arXiv 2002.04745 (as in GPT-2, Radford et al. 2019).
 
 from torch import Tensor
 
-from everyformer.blocks.wiring import Around, Residual
-from everyformer.genes.wirings import WIRINGS
+from everyformer.blocks.residual import Around, SingleStream
+from everyformer.genes.residuals import RESIDUALS
 
 
-@WIRINGS.register("pre")
-class PreNorm(Residual):
+@RESIDUALS.register("pre")
+class PreNorm(SingleStream):
     """x' = x + f(norm(x))."""
 
     name = "pre"

@@ -1,4 +1,4 @@
-"""Gates g(x, y) of the wiring `gated`: x the stream, y what a sub-layer gives, (B, L, width) each.
+"""Gates g(x, y) of residual `gated`: x the stream, y a sub-layer's output, (B, L, width) each.
 
 They have no biases but b_g, a vector that is learned. W and U start as Glorot's, each by itself,
 also where several are held as rows of one matrix.
