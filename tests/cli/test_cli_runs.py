@@ -15,6 +15,7 @@ from commands import Refused, Say
 
 from everyformer.cli.verbs.generate import _writer
 from everyformer.data.config import ELSEWHERE
+from everyformer.data.dataset import Dataset
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
 from everyformer.training import loop

@@ -7,7 +7,7 @@ from torch import nn
 
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
-from everyformer.core.twins import seed_of
+from everyformer.core.seeds import seed_of
 from everyformer.data.dataset import Dataset
 from everyformer.training.carry import carry_of
 from everyformer.training.checkpoint import CheckpointParts, TrainingState

@@ -23,7 +23,7 @@ from everyformer.core.config import (
     to_dict,
 )
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.twins import seed_of
+from everyformer.core.seeds import seed_of
 from everyformer.core.wording import join_names
 from everyformer.data.config import DataConfig
 from everyformer.family import info
