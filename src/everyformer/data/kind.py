@@ -1,9 +1,9 @@
 """`Kind`: one kind of data, with how a source of it is recognised, loaded and refused.
 
-    Request     the data as they were said: options, a word for the task, tasks of the model
+    Request     the data as they were given: options, a word for the task, tasks of the model
     Kind        the data as they are: an instance of the first kind that recognises the request
       .check      refuses options that mean nothing to it
-      .task       is the task that was said, or the natural one
+      .task       is the task that was given, or the natural one
       .load       makes the `Dataset`
 
 The list is in `everyformer.data.load`; another package brings a kind by the entry-point group
@@ -40,7 +40,7 @@ T = TypeVar("T", bound=str)
 
 
 class Request:
-    """Request for the data of a run, as it was said (see `load_dataset`); the end of a ``with``
+    """Request for the data of a run, as it was given (see `load_dataset`); the end of a ``with``
     block closes the source."""
 
     def __init__(
@@ -122,15 +122,15 @@ class Kind(ABC):
     @classmethod
     @abstractmethod
     def recognises(cls, request: Request) -> bool:
-        """True where the data of ``request`` are of this kind; earlier kinds have said no."""
+        """True where the data of ``request`` are of this kind; those before it refused them."""
 
     @property
     @abstractmethod
     def task(self) -> str:
-        """The task of the data: the one that was said, or the natural one.
+        """The task of the data: the one that was given, or the natural one.
 
         Raises:
-            ConfigError, DataError: the data cannot serve the one that was said, or nothing shows
+            ConfigError, DataError: the data cannot serve the one that was given, or nothing shows
                 which is meant.
         """
 

@@ -121,7 +121,7 @@ class TableReader:
     Args:
         first: the table that the columns were chosen of.
         indices: the columns, counted from 0.
-        roles: what each is read as, where that is to be said.
+        roles: what each is read as, where that is reported.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""`TextCarry`: what a model with a memory carries from step to step, beside its weights.
+"""`TextCarry`: the state that a model with a memory carries from step to step.
 
 The rows of a step are a function of its number. Those of a text that such a model reads go on where
 the last step's ended.
@@ -60,7 +60,7 @@ class TextCarry:
 
 
 def carry_of(model: nn.Module, dataset: Dataset, world: World) -> TextCarry | None:
-    """What the training of a model on this data carries; None where nothing is."""
+    """The state that the training of a model on this data carries; None where nothing is."""
     if not memories_of(model) or dataset.running_text is None:
         return None
     return TextCarry(model, world)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingState:
-    """State of a run: how far it has come, all that a checkpoint has beside tensors."""
+    """State of a run: how far it has come; all of a checkpoint that is no tensor."""
 
     steps: int = 0
     tokens: int = 0

@@ -166,7 +166,7 @@ def read_windows(
 
 
 def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:
-    """How many segments a model with a memory reads before those that it is asked about; None of
+    """How many segments a model with a memory reads before those that are scored; None of
     models without one, and of data in no order."""
     memories = memories_of(model)
     if not memories or dataset.running_text is None:

@@ -9,7 +9,7 @@ import math
 import shlex
 import signal
 import time
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -79,7 +79,9 @@ def train(
                 session.find(values)
             books = Bookkeeping(session, values, stop, part, show, warm_up)
             try:
-                books.open(dataset)
+                books.begin()
+                _prepare(session, dataset, books.progress.say)
+                books.open()
                 _work(session, dataset, books)
             finally:
                 books.close()
@@ -89,23 +91,29 @@ def train(
         torch.set_num_threads(threads)
 
 
+def _prepare(session: Session, dataset: Dataset, say: Callable[[str], None]) -> None:
+    """Fill the model from the checkpoint that was found, and make ready for updates."""
+    session.records.fill_model(session.model)
+    with status("timing steps in float32 and bfloat16"):
+        precision = decide(session, dataset, say)
+    session.prepare(precision)
+
+
 def _work(session: Session, dataset: Dataset, books: "Bookkeeping") -> None:
     """Update the weights until the budget is spent or a stop is requested."""
     while not books.stopped():
         if not books.milestone(dataset):
             continue
         if session.done >= 1:
-            break
+            if session.average is not None:
+                copy_weights(session.model, session.average.values)
+            return
         started = time.perf_counter(), time.process_time()
         books.stepped(update(session, dataset), *started)
-    else:
-        return
-    if session.average is not None:
-        copy_weights(session.model, session.average.values)
 
 
 class Bookkeeping:
-    """What a session leaves behind: curves, evaluations, checkpoints, and words on stderr.
+    """Curves, evaluations and checkpoints of a session, its reports on stderr, and its end.
 
     Args:
         values: the run's config. stop: of signals. The others are those of `train`.
@@ -133,40 +141,34 @@ class Bookkeeping:
         if self.records.path is not None and part is None and "run" in values:
             self.again = command(f"train --resume --out {shlex.quote(str(self.records.path))}")
 
-    def open(self, dataset: Dataset) -> None:
-        """Fill the model, make the session ready for updates and open the files."""
-        session, records, say = self.session, self.records, self.progress.say
-        steps, spent = self.state.steps, session.done >= 1
-        changed = "; ".join(records.changed)
-        if changed and not spent:
-            say(f"changed since the run began: {changed}")
-        self._take_over()
-        records.fill_model(session.model)
-        with status("timing steps in float32 and bfloat16"):
-            precision = decide(session, dataset, say)
-        session.prepare(precision)
-        records.open(self.state, self.values, described=spent)
+    def begin(self) -> None:
+        """Report what differs from the session before."""
+        changed = "; ".join(self.records.changed)
+        if changed and self.session.done < 1:
+            self.progress.say(f"changed since the run began: {changed}")
+        state, world = self.state, self.session.world
+        before, state.processes = state.processes, world.size
+        if state.steps and before != world.size:
+            changes = world.device.type != "cpu"
+            self.progress.say(
+                f"trained by {before} at a time until here, by {world.size} from here on: rows "
+                f"stay the same{', what is dropped or drawn in a step does not' if changes else ''}"
+            )
+
+    def open(self) -> None:
+        """Open the files, and report what is to be trained."""
+        steps, spent, say = self.state.steps, self.session.done >= 1, self.progress.say
+        self.records.open(self.state, self.values, described=spent)
         if spent:
+            changed = "; ".join(self.records.changed)
             kept = f", and what is new is not kept: {changed}" if changed else ""
             say(f"trained for {steps} steps, so nothing is left to train{kept}")
             return
         at = f", going on from step {steps}" if steps else ""
-        say(f"training for {session.config.budget_words} on {session.world.device}{at}")
-
-    def _take_over(self) -> None:
-        """Note how many processes train from here on, and say so where they were others before."""
-        world = self.session.world
-        before, now = self.state.processes, world.size
-        if self.state.steps and before != now:
-            changes = world.device.type != "cpu"
-            self.progress.say(
-                f"trained by {before} at a time until here, by {now} from here on: rows stay the "
-                f"same{', what is dropped or drawn in a step does not' if changes else ''}"
-            )
-        self.state.processes = now
+        say(f"training for {self.session.config.budget_words} on {self.session.world.device}{at}")
 
     def stopped(self) -> bool:
-        """True, with all saved and said, if any process was to stop; all stop after one step."""
+        """True, once all is saved, if any process is to stop; all stop after the same step."""
         requested, failed = float(self.stop.received is not None), float(self.records.failed)
         stops, failed = self.session.world.sum([requested, failed])
         if failed:
@@ -206,10 +208,7 @@ class Bookkeeping:
 
     def _evaluate(self, dataset: Dataset) -> dict[str, Any] | None:
         session, config, step = self.session, self.session.config, self.state.steps
-        averaged = (
-            nullcontext() if session.average is None else session.average.applied(session.model)
-        )
-        with averaged, status(f"evaluating after step {step}"):
+        with session.averaged(), status(f"evaluating after step {step}"):
             result = evaluate(
                 session.model,
                 dataset,

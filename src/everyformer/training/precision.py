@@ -47,8 +47,8 @@ Sides = tuple[int, int, int]
 def decide(session: Session, dataset: Dataset, say: Callable[[str], None]) -> Precision:
     """The precision of a session's steps: the one that is set, or the faster.
 
-    That a machine is slow in the precision that is set is said. What was chosen once stays in the
-    run's state.
+    A machine that is slow in the precision that is set is reported. A choice stays in the run's
+    state.
     """
     model, world, state = session.model, session.world, session.state
     given = session.config.precision

@@ -1,5 +1,6 @@
 """`Session`: what one session of a run prepares once, and its updates and evaluations share."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -73,6 +74,10 @@ class Session:
             state, model, self.optimiser, self.world, carried=self.carry is not None,
             budget=config.budget[0], kept=records.path is not None,
         )  # fmt: skip
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """The model holds its averaged weights, where there are any, in the block."""
+        return nullcontext() if self.average is None else self.average.applied(self.model)
 
     @property
     def done(self) -> float:
