@@ -59,7 +59,7 @@ def update(session: Session, dataset: Dataset) -> Update:
     if report is not None:
         report(done)
     with narrowed(model, pieces), session.operations.measured(batch) as measuring:
-        # torch does not see what compiled code computes
+        # torch counts nothing within compiled code
         module = session.module if measuring else session.compiled
         losses = backward(
             module, batch, world, slices=config.accumulate, precision=session.precision,
