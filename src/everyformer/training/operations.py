@@ -5,12 +5,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import torch
 from torch import nn
 
 from everyformer.core.errors import UnsupportedError
 from everyformer.data.batch import Batch
-from everyformer.training.checkpoint import TrainingState
+from everyformer.training.checkpoint import CheckpointParts, TrainingState
 from everyformer.training.optimiser import check_known
 from everyformer.training.parallel.world import World
 from sequence_laws.flops import flop_counter
@@ -24,26 +23,17 @@ class Operations:
 
     Args:
         state: keeps what was counted.
-        optimiser: has to know all weights once the model has run.
-        carried: whether steps go on from what others left.
+        parts: the model, its optimiser, and what steps carry on.
         budget: what the run ends by; flops that nothing counts would never be spent.
         kept: whether a run is kept. Where it is only timed counting, which takes time, ends with
             the first step, and what it found stands for all sizes.
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        model: nn.Module,
-        optimiser: torch.optim.Optimizer,
-        world: World,
-        *,
-        carried: bool,
-        budget: str,
-        kept: bool,
+        self, state: TrainingState, parts: CheckpointParts, world: World, budget: str, kept: bool
     ) -> None:
-        self._state, self._model, self._optimiser, self._world = state, model, optimiser, world
-        self._carried, self._needed = carried, budget == "flops"
+        self._state, self._parts, self._world = state, parts, world
+        self._needed = budget == "flops"
         self._timed = not kept and not self._needed
         self.slowed = False
         """whether the last step was counted, and not as the first of its run"""
@@ -55,7 +45,7 @@ class Operations:
             return not known
         step = max(1, self._state.steps)
         later = math.log(step + 1, 1.25) // 1 > math.log(step, 1.25) // 1
-        return _size(batch) not in known or (self._carried and later)
+        return _size(batch) not in known or (self._parts.carry is not None and later)
 
     @contextmanager
     def measured(self, batch: Batch) -> Iterator[bool]:
@@ -72,9 +62,10 @@ class Operations:
             return
         with flop_counter() as counter:
             yield True
-        both = counter.get_total_flops(), positions(self._model, batch)
-        counted, read = self._world.sum(both)
-        check_known(self._model, self._optimiser)
+        model, optimiser = self._parts.model, self._parts.optimiser
+        assert optimiser is not None
+        counted, read = self._world.sum([counter.get_total_flops(), positions(model, batch)])
+        check_known(model, optimiser)
         if counted == 0 and self._needed:
             raise UnsupportedError(
                 "torch counts no operations in this model, so `budget_flops` would never be "

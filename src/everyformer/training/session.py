@@ -46,7 +46,10 @@ class Session:
         self.model = model.to(world.device).train()
         self.config, self.world, self.records = config, world, records
         if config.checkpoint_activations:
-            checkpoint_activations(model)
+            enable: Any = getattr(model, "enable_checkpointing", None)
+            if enable is None:
+                raise ConfigError("`checkpoint_activations` is set, but this model has no blocks")
+            enable()
         known: Any = getattr(model, "config", None)
         # the order of the data is that of all, what is dropped that of a twin
         self.seed = seed_of(config.seed, getattr(known, "member", ""))
@@ -70,10 +73,8 @@ class Session:
         self.average = None if config.ema is None else WeightAverage(model, config.ema)
         self.parts = CheckpointParts(model, self.optimiser, self.average, self.carry)
         records.fill(self.parts)
-        self.operations = Operations(
-            state, model, self.optimiser, self.world, carried=self.carry is not None,
-            budget=config.budget[0], kept=records.path is not None,
-        )  # fmt: skip
+        kept = records.path is not None
+        self.operations = Operations(state, self.parts, self.world, config.budget[0], kept)
 
     def averaged(self) -> AbstractContextManager[None]:
         """The model holds its averaged weights, where there are any, in the block."""
@@ -84,15 +85,3 @@ class Session:
         """Share of the budget spent."""
         kind, amount = self.config.budget
         return float(getattr(self.state, kind) / amount)
-
-
-def checkpoint_activations(model: nn.Module) -> None:
-    """Let a model keep each layer's input alone for the backward pass.
-
-    Raises:
-        ConfigError: it has no blocks.
-    """
-    enable: Any = getattr(model, "enable_checkpointing", None)
-    if enable is None:
-        raise ConfigError("`checkpoint_activations` is set, but this model has no blocks")
-    enable()
