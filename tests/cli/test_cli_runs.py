@@ -15,9 +15,12 @@ from commands import Refused, Say
 
 from everyformer.cli.verbs.generate import _writer
 from everyformer.data.config import ELSEWHERE
+from everyformer.data.dataset import Dataset
 from everyformer.data.tokenizers.load import load_tokenizer
 from everyformer.data.tokenizers.package import HubTokenizer
 from everyformer.training import loop
+from everyformer.training.session import Session
+from everyformer.training.step import Update
 
 RUN_TOML = """
 member = "aft-local"
@@ -148,16 +151,17 @@ def test_a_run_that_has_an_option_without_meaning_goes_on_and_is_measured(
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_stopped_run_says_how_to_go_on_and_does(number, code, say, tree, monkeypatch):
-    step = loop._Job._step
+    update = loop.update
 
-    def stopped(job: loop._Job) -> None:
-        step(job)
-        if job.state.steps == 2:
+    def stopped(session: Session, dataset: Dataset) -> Update:
+        done = update(session, dataset)
+        if session.state.steps == 2:
             os.kill(os.getpid(), number)
+        return done
 
     words = ("--data", "text.txt", "--length", "16", "--width", "16", "--layers", "1")
     train = ("train", "gmlp", *words, "--batch", "4", "--steps", "4", "--training.threads", "1")
-    monkeypatch.setattr(loop._Job, "_step", stopped)
+    monkeypatch.setattr(loop, "update", stopped)
     given, out, err = say(*train, "--out", "cut it")
     assert (given, out) == (code, "")
     [printed] = re.findall(r"continue with: everyformer (.*)", err)

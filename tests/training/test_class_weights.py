@@ -12,9 +12,10 @@ from everyformer.core.errors import ConfigError
 from everyformer.data.arrays import ArrayDataset
 from everyformer.data.batch import Batch
 from everyformer.training import TrainingConfig, train
+from everyformer.training.checks import weigh_classes
 from everyformer.training.evaluate import evaluate
 from everyformer.training.parallel.world import World
-from everyformer.training.step import backward, weigh_classes
+from everyformer.training.step import backward
 from helpers import build_model
 
 WORLD = World(torch.device("cpu"))

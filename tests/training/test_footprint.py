@@ -9,8 +9,8 @@ from torch import nn
 
 from everyformer.core.errors import ResourceError
 from everyformer.core.tasks import TASKS
+from everyformer.training.checks import check_footprint, check_reading
 from everyformer.training.config import TrainingConfig
-from everyformer.training.footprint import check_footprint, check_reading
 from everyformer.training.parallel.world import World
 
 MIB = 1 << 20

@@ -16,7 +16,8 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.data import DataConfig, load_dataset
 from everyformer.data.dataset import Dataset
 from everyformer.models.base import Model
-from everyformer.training.evaluate import _count, evaluate, evaluate_long
+from everyformer.training.evaluate import _count, evaluate
+from everyformer.training.long_text import evaluate_long
 
 
 def model_of(length: int, member: str = "rope") -> Model:

@@ -14,13 +14,15 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.core.modules import memories_of
 from everyformer.core.state import named_tensors
 from everyformer.training import operations
+from everyformer.training.carry import TextCarry
 from everyformer.training.config import TrainingConfig
-from everyformer.training.evaluate import evaluate, evaluate_long
+from everyformer.training.evaluate import evaluate
+from everyformer.training.long_text import evaluate_long
 from everyformer.training.loop import train
 from everyformer.training.optimiser import clip_gradients, parameter_groups
 from everyformer.training.parallel.world import World
 from everyformer.training.run import RunDirectory
-from everyformer.training.step import TextCarry, backward
+from everyformer.training.step import backward
 
 WORLD = World(torch.device("cpu"))
 MEMBERS = {

@@ -20,17 +20,17 @@ WORDS = (
 FALLS = """
 import os, signal, sys
 from everyformer.cli import main
-from everyformer.training.loop import _Job
+from everyformer.training import loop
 
-step = _Job._step
+update = loop.update
 
-def fall(job):
+def fall(session, dataset):
     if (os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]) == ("1", "0"):
-        if job.state.steps == 5:
+        if session.state.steps == 5:
             os.kill(os.getpid(), signal.SIGKILL)
-    step(job)
+    return update(session, dataset)
 
-_Job._step = fall
+loop.update = fall
 sys.exit(main(sys.argv[1:]))
 """
 

@@ -7,8 +7,9 @@ from training_stand_ins import tiny_text
 
 import everyformer as ef
 from everyformer.data.batch import Batch
+from everyformer.training.carry import TextCarry
 from everyformer.training.parallel.world import World
-from everyformer.training.step import TextCarry, backward
+from everyformer.training.step import backward
 
 WORLD = World(torch.device("cpu"))
 ROWS, STEPS = 6, 3

@@ -16,11 +16,10 @@ import everyformer as ef
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.data.batch import Batch
-from everyformer.system.signals import GracefulStop
 from everyformer.training import step as step_module
+from everyformer.training.checks import check_training
 from everyformer.training.config import TrainingConfig
 from everyformer.training.logging import read_metrics
-from everyformer.training.loop import _Job
 from everyformer.training.parallel.world import World, join
 from everyformer.training.step import backward, seed_step
 
@@ -195,7 +194,7 @@ def test_more_slices_than_rows_no_target_and_no_gradient_are_refused() -> None:
     config = TrainingConfig(steps=1, batch=5, accumulate=3, device="cpu")
     told = r"`batch` \(5\) has fewer sequences than 2 processes times `accumulate` \(3\) need"
     with pytest.raises(ConfigError, match=told):
-        _Job(TinyModel(), TinyData(), config, two, None, GracefulStop(), False, 0)
+        check_training(TinyModel(), TinyData(), config, two)
 
 
 def write_gradient(folder: Path, slices: int, extra: bool) -> None:

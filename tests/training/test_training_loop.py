@@ -18,8 +18,8 @@ from everyformer.training import RunDirectory, train
 from everyformer.training.checkpoint import checkpoints
 from everyformer.training.evaluate import evaluate
 from everyformer.training.logging import read_metrics
+from everyformer.training.operations import positions
 from everyformer.training.schedule import schedule_factor
-from everyformer.training.step import positions
 
 
 def test_a_model_learns() -> None:

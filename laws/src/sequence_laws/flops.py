@@ -1,7 +1,7 @@
 """FLOP formulas that torch's counter lacks before 2.15: fused attention on CPUs.
 
 Its rule for fused attention is kept: the two matrix products, counted whole, also when causal.
-Importing this module registers the formulas; `count_flops` is the one way FLOPs are counted here.
+Importing this module registers the formulas; FLOPs are counted here by it alone.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,13 @@ for _operation, _formula in ((_FORWARD, _forward), (_BACKWARD, _backward)):
         register_flop_formula(_operation)(_formula)
 
 
+def flop_counter() -> FlopCounterMode:
+    """A context whose ``get_total_flops`` are those that run in it, as in `count_flops`."""
+    return FlopCounterMode(display=False)
+
+
 def count_flops(work: Callable[[], Any]) -> int:
     """Floating-point operations of the matrix products that ``work()`` runs, backward included."""
-    counter = FlopCounterMode(display=False)
-    with counter:
+    with flop_counter() as counter:
         work()
     return counter.get_total_flops()

@@ -27,7 +27,7 @@ from everyformer.cli.names import full_name
 from everyformer.core.bounds import bounds_of
 from everyformer.core.config import MISSING, Choice, field_types, from_dict, part_marked
 from everyformer.core.explained import docs_of
-from everyformer.core.twins import twin
+from everyformer.core.seeds import twin
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.training.names import ALIASES, OTHER_NAMES

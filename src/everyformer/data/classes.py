@@ -171,7 +171,7 @@ def hold_out(
 
 
 def refuse_groups(config: DataConfig, why: str) -> None:
-    """Refuse a split by groups, if one is asked for."""
+    """Refuse a split by groups, if one is requested."""
     if config.group_column is not None:
         raise ConfigError(
             f"`data.split` {' '.join(config.split)} cannot be had: {why}; leave it out"

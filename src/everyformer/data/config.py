@@ -1,4 +1,4 @@
-"""`DataConfig`: what is said about a run's data.
+"""`DataConfig`: the options of a run's data.
 
 A kind of data names the options that it reads (`everyformer.data.kind.Kind.reads`); others are
 refused with the words of `ELSEWHERE`. This module imports neither torch nor numpy.

@@ -179,7 +179,7 @@ class TextTables:
 
 
 def checked(source: Source, entry: Entry, utf8: bool) -> Iterator[bytes]:
-    """The chunks of a text file; in UTF-8 where the encoding is said, or ``utf8`` asks for that and
+    """The chunks of a text file; in UTF-8 where the encoding is given, or ``utf8`` requests it and
     a mark tells the encoding.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()

@@ -5,7 +5,7 @@
     header      is --data.header; or the first line where it has the column of an option, a known
                 name, or a word above numbers (`is_header`)
 
-What none of these tells is asked, never guessed.
+What none of these tells is requested, never guessed.
 """
 
 import csv
@@ -110,7 +110,7 @@ class DelimitedTable(Table):
 def is_header(first: Sequence[str], below: Sequence[Sequence[str]]) -> bool:
     """True where the first row of a table names its columns for certain; else it may be a row.
 
-    It has a known name that does not come again below it (a word that is a language only beside
+    It has a known name that does not come again below it (a word that is a language only with
     another), or a word above numbers, and no number above numbers.
     """
     names = [cell.strip().lower() for cell in first]

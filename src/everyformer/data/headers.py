@@ -82,7 +82,7 @@ def decimal_commas(cells: Iterable[str]) -> bool:
 
 
 def doubtful(cells: Iterable[str]) -> str | None:
-    """The first of a column's cells whose comma may part thousands, as in 1,008 beside 993.
+    """The first of a column's cells whose comma may part thousands, as in 1,008 with 993.
 
     None where there is none, or another cell shows that commas are decimal ones: 0,899 or 2,5.
     """

@@ -1,9 +1,9 @@
 """`Kind`: one kind of data, with how a source of it is recognised, loaded and refused.
 
-    Request     the data as they were said: options, a word for the task, tasks of the model
+    Request     the data as they were given: options, a word for the task, tasks of the model
     Kind        the data as they are: an instance of the first kind that recognises the request
       .check      refuses options that mean nothing to it
-      .task       is the task that was said, or the natural one
+      .task       is the task that was given, or the natural one
       .load       makes the `Dataset`
 
 The list is in `everyformer.data.load`; another package brings a kind by the entry-point group
@@ -26,11 +26,11 @@ from everyformer.core.tasks import LM, MLM, SEQ2SEQ, TASKS, TEXT, Task, tasks_ca
 from everyformer.data.builtins import BUILTINS
 from everyformer.data.config import ELSEWHERE, SHARED, TABLE, DataConfig, named_values
 from everyformer.data.dataset import Dataset
+from everyformer.data.headers import LANGUAGES, TEXTS
 from everyformer.data.layout import find_layout, without_notes
-from everyformer.data.pairs import holds_parallel
 from everyformer.data.sources import Source, open_source
 from everyformer.data.table import DELIMITED, PARQUET, TABLES, Table
-from everyformer.data.tables import names_labels, open_table
+from everyformer.data.tables import names_labels, open_table, pair_columns
 from everyformer.data.tokenizers.base import Tokenizer
 
 OF_PAIRS = ("source_column", "target_column")
@@ -40,7 +40,7 @@ T = TypeVar("T", bound=str)
 
 
 class Request:
-    """Request for the data of a run, as it was said (see `load_dataset`); the end of a ``with``
+    """Request for the data of a run, as it was given (see `load_dataset`); the end of a ``with``
     block closes the source."""
 
     def __init__(
@@ -122,15 +122,15 @@ class Kind(ABC):
     @classmethod
     @abstractmethod
     def recognises(cls, request: Request) -> bool:
-        """True where the data of ``request`` are of this kind; earlier kinds have said no."""
+        """True where the data of ``request`` are of this kind; those before it refused them."""
 
     @property
     @abstractmethod
     def task(self) -> str:
-        """The task of the data: the one that was said, or the natural one.
+        """The task of the data: the one that was given, or the natural one.
 
         Raises:
-            ConfigError, DataError: the data cannot serve the one that was said, or nothing shows
+            ConfigError, DataError: the data cannot serve the one that was given, or nothing shows
                 which is meant.
         """
 
@@ -211,11 +211,11 @@ def _natural_task(source: Source, config: DataConfig, able: Sequence[str]) -> st
     if all(entry.suffix in TABLES for entry in entries):
         if first_served((TEXT, SEQ2SEQ, *plain), able) in plain and config.label_column is None:
             return first_served(plain, able)
-        if holds_parallel(source, config):
+        if _holds_parallel(source, config):
             return first_served((SEQ2SEQ, *plain), able)
         table = open_table(source, config, find_layout(entries, config.part).train[0])
         return _of_table(table, config, able)
-    if holds_parallel(source, config):
+    if _holds_parallel(source, config):
         return first_served((SEQ2SEQ, *plain), able)
     return first_served((TEXT, *plain) if _holds_class_folders(source) else plain, able)
 
@@ -241,6 +241,25 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
     # of a CSV that shows no label its column is asked for, unless the text is chosen or alone
     asked = table.marked_up and table.width > 1 and config.text_column is None
     return first_served((TEXT, LM, MLM) if asked or names_labels(table) else (LM, MLM), able)
+
+
+def _holds_parallel(source: Source, config: DataConfig) -> bool:
+    """True where a source is parallel text, by its options or by itself.
+
+    By itself: a table whose first line names both sides, or files that all end in languages, with
+    two languages at least for one name.
+    """
+    options = (config.languages, config.source_column, config.target_column)
+    if any(option is not None for option in options):
+        return True
+    entries = without_notes(source.entries)
+    if all(entry.suffix in TABLES for entry in entries):
+        table = open_table(source, config, entries[0])
+        return pair_columns(table, None) is not None and TEXTS.isdisjoint(table.lower)
+    if any(entry.suffix.removeprefix(".") not in LANGUAGES for entry in entries):
+        return False
+    stems = {entry.name[: len(entry.name) - len(entry.suffix)] for entry in entries}
+    return len(stems) < len(entries)
 
 
 def _holds_class_folders(source: Source) -> bool:

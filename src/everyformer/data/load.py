@@ -122,7 +122,7 @@ def load_dataset(
         task: a name in `core.tasks.TASKS`, or classify or regress, of whatever the source holds;
             None takes what is natural: a text file lm, parallel text seq2seq, a table or a folder
             with a folder of texts for each class classify-text, pictures classify-image (pixels
-            when neither folders nor a table beside them show classes), a built-in its first task.
+            when neither folders nor a table with them show classes), a built-in its first task.
         tokenizer: a finished run's, to read other text as that run would; replaces the config's.
         able: the tasks that the model has (default: all); of what a text or a built-in can serve,
             the first of them is natural. A table of two columns is pairs to a model that only
@@ -131,7 +131,7 @@ def load_dataset(
             are read in that direction, and refused where their names are others.
         classes: those of a finished run, in the order of their ids: labels are read as these, some
             of which may have no row, and refused where they are others.
-        stored: what a run that is resumed or measured has said of its data: of that nothing is
+        stored: what a run that is resumed or measured has stored of its data: of that nothing is
             refused as meaningless.
 
     Raises:

@@ -11,34 +11,15 @@ from collections.abc import Iterator, Sequence
 
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.data.config import DataConfig, direction
-from everyformer.data.headers import FIELDS, LANGUAGES, TEXTS, two_languages
+from everyformer.data.headers import FIELDS
 from everyformer.data.layout import find_layout, without_notes
 from everyformer.data.sources import Entry, Source, text_lines
-from everyformer.data.table import TABLES, Table
-from everyformer.data.tables import Role, TableReader, open_table
+from everyformer.data.table import TABLES
+from everyformer.data.tables import TableReader, pair_reader
 from everyformer.data.tokenizers.base import SEPARATOR
 
-SIDES = Role("source"), Role("target")
 Pair = tuple[str, str, str, str]
 """source, target, and file and line of either"""
-
-
-def holds_parallel(source: Source, config: DataConfig) -> bool:
-    """True where a source is parallel text, by its options or by itself.
-
-    By itself: a table whose first line names both sides, or files that all end in languages, with
-    two languages at least for one name.
-    """
-    options = (config.languages, config.source_column, config.target_column)
-    if any(option is not None for option in options):
-        return True
-    entries = without_notes(source.entries)
-    if all(entry.suffix in TABLES for entry in entries):
-        table = open_table(source, config, entries[0])
-        return _sides(table, None) is not None and TEXTS.isdisjoint(table.lower)
-    if any(_ending(entry) not in LANGUAGES for entry in entries):
-        return False
-    return len({_stem(entry) for entry in entries}) < len(entries)
 
 
 class SentencePairs:
@@ -173,60 +154,3 @@ def _ending(entry: Entry) -> str:
 
 def _stem(entry: Entry) -> str:
     return entry.name[: len(entry.name) - len(entry.suffix)]
-
-
-def pair_reader(
-    source: Source,
-    config: DataConfig,
-    entry: Entry,
-    languages: tuple[str, str] | None,
-    known: tuple[str, str] | None = None,
-) -> tuple[TableReader, tuple[str, str]]:
-    """Reader of source and target, and the names of their columns.
-
-    ``known``: what a run calls them, which outweighs the numbers of the columns that it read.
-    """
-    table = open_table(source, config, entry)
-    names = table.lower
-    first, second = (side.chosen(table, config) for side in SIDES)
-    unsaid = known is not None or (first is None and second is None)
-    if unsaid and (sides := _sides(table, languages, known)) is not None:
-        return TableReader(source, config, table, sides), (names[sides[0]], names[sides[1]])
-    if table.width == 2:
-        first = first if first is not None else 0 if second is None else 1 - second
-        second = second if second is not None else 1 - first
-    if first is None or second is None:
-        raise ConfigError(
-            f"{table.where} has {table.columns}, and pairs have a source and a target; choose both "
-            "with `data.source_column` and `data.target_column`"
-        )
-    if first == second:
-        raise ConfigError(f"source and target are both {table.column(first)} of {table.where}")
-    reader = TableReader(source, config, table, (first, second), FIELDS)
-    return reader, (names[first], names[second]) if names else FIELDS
-
-
-def _sides(
-    table: Table, languages: tuple[str, str] | None, known: tuple[str, str] | None = None
-) -> tuple[int, int] | None:
-    """Columns of source and target, where the header names both, or two languages."""
-    names = table.lower
-    for pair in (known, languages, FIELDS):
-        if pair is not None and all(name in names for name in pair):
-            return names.index(pair[0]), names.index(pair[1])
-    if known is not None and names:
-        raise ConfigError(
-            f"{table.where} has {table.columns}, but the run translates '{known[0]}' to "
-            f"'{known[1]}'; choose both with `data.source_column` and `data.target_column`, or say "
-            "`data.header=no` where the first line is a pair"
-        )
-    coded = [index for index, name in enumerate(names) if name in LANGUAGES]
-    if languages is not None and coded:
-        raise ConfigError(
-            f"{table.where} has {table.columns}, but `data.languages` says "
-            f"{languages[0]}-{languages[1]}: say which of them are meant, or choose both with "
-            "`data.source_column` and `data.target_column`"
-        )
-    if languages is None and two_languages([names[index] for index in coded]):
-        return coded[0], coded[1]
-    return (0, 1) if languages is None and two_languages(names) else None

@@ -82,7 +82,7 @@ class Source:
     entries: Sequence[Entry]
     archive: zipfile.ZipFile | None = None
     encoding: str | None = None
-    """Of text, where it is said."""
+    """Of text, where it is given."""
     _sizes: dict[str, int] = field(default_factory=dict, init=False)
 
     def __enter__(self) -> Source:
@@ -214,19 +214,19 @@ def check_encoding(name: str) -> None:
         raise ConfigError(f"unknown encoding '{name}'; {nearest(name.lower(), known)}") from error
 
 
-def encoding_of(beginning: bytes, said: str | None) -> str:
-    """The codec of a file that begins so: the one that is ``said``, whose order of bytes a mark may
-    tell; else that of its mark, or UTF-8."""
+def encoding_of(beginning: bytes, given: str | None) -> str:
+    """The codec of a file that begins so: the ``given`` one, whose order of bytes a mark may tell;
+    else that of its mark, or UTF-8."""
     marked = next((each for each, mark in MARKS.items() if beginning.startswith(mark)), UTF8)
-    if said is None:
+    if given is None:
         return marked
-    codec = codecs.lookup(said).name
+    codec = codecs.lookup(given).name
     usual = WITHOUT_ORDER.get(codec, codec)
     return marked if usual != codec and marked[:6] == codec[:6] else usual
 
 
 def open_source(spec: str, encoding: str | None = None) -> Source:
-    """The file, folder, zip or glob that ``spec`` names, with what is said of the encoding of its
+    """The file, folder, zip or glob that ``spec`` names, with the given encoding of its
     texts; close it by ``with``.
 
     Raises:

@@ -9,7 +9,14 @@ from everyformer.core.errors import ConfigError, DataError, nearest
 from everyformer.core.wording import join_names
 from everyformer.data.config import DataConfig
 from everyformer.data.delimited import DelimitedTable
-from everyformer.data.headers import LABELS, TEXTS, are_numbers
+from everyformer.data.headers import (
+    FIELDS,
+    LABELS,
+    LANGUAGES,
+    TEXTS,
+    are_numbers,
+    two_languages,
+)
 from everyformer.data.sources import Entry, Source
 from everyformer.data.table import JSON_LINES, PARQUET, Cells, JsonTable, ParquetTable, Table
 
@@ -75,6 +82,7 @@ class Role:
 TEXT = Role("text", TEXTS, "a text (text, sentence, review ...)")
 LABEL = Role("label", LABELS, "a label (label, class, category ...)")
 NUMBER = Role("label", LABELS, "a number (target, rating ...)")
+SIDES = Role("source"), Role("target")
 GROUP = Role("group", option="`data.split=group`")
 
 
@@ -113,7 +121,7 @@ class TableReader:
     Args:
         first: the table that the columns were chosen of.
         indices: the columns, counted from 0.
-        roles: what each is read as, where that is to be said.
+        roles: what each is read as, where that is reported.
     """
 
     def __init__(
@@ -193,6 +201,63 @@ def text_reader(source: Source, config: DataConfig, entry: Entry) -> TableReader
     if text is None and table.width == 1:
         text = 0
     return TableReader(source, config, table, require(table, {TEXT: text}), ("text",))
+
+
+def pair_reader(
+    source: Source,
+    config: DataConfig,
+    entry: Entry,
+    languages: tuple[str, str] | None,
+    known: tuple[str, str] | None = None,
+) -> tuple[TableReader, tuple[str, str]]:
+    """Reader of source and target, and the names of their columns.
+
+    ``known``: what a run calls them, which outweighs the numbers of the columns that it read.
+    """
+    table = open_table(source, config, entry)
+    names = table.lower
+    first, second = (side.chosen(table, config) for side in SIDES)
+    unsaid = known is not None or (first is None and second is None)
+    if unsaid and (sides := pair_columns(table, languages, known)) is not None:
+        return TableReader(source, config, table, sides), (names[sides[0]], names[sides[1]])
+    if table.width == 2:
+        first = first if first is not None else 0 if second is None else 1 - second
+        second = second if second is not None else 1 - first
+    if first is None or second is None:
+        raise ConfigError(
+            f"{table.where} has {table.columns}, and pairs have a source and a target; choose both "
+            "with `data.source_column` and `data.target_column`"
+        )
+    if first == second:
+        raise ConfigError(f"source and target are both {table.column(first)} of {table.where}")
+    reader = TableReader(source, config, table, (first, second), FIELDS)
+    return reader, (names[first], names[second]) if names else FIELDS
+
+
+def pair_columns(
+    table: Table, languages: tuple[str, str] | None, known: tuple[str, str] | None = None
+) -> tuple[int, int] | None:
+    """Columns of source and target, where the header names both, or two languages."""
+    names = table.lower
+    for pair in (known, languages, FIELDS):
+        if pair is not None and all(name in names for name in pair):
+            return names.index(pair[0]), names.index(pair[1])
+    if known is not None and names:
+        raise ConfigError(
+            f"{table.where} has {table.columns}, but the run translates '{known[0]}' to "
+            f"'{known[1]}'; choose both with `data.source_column` and `data.target_column`, or say "
+            "`data.header=no` where the first line is a pair"
+        )
+    coded = [index for index, name in enumerate(names) if name in LANGUAGES]
+    if languages is not None and coded:
+        raise ConfigError(
+            f"{table.where} has {table.columns}, but `data.languages` says "
+            f"{languages[0]}-{languages[1]}: say which of them are meant, or choose both with "
+            "`data.source_column` and `data.target_column`"
+        )
+    if languages is None and two_languages([names[index] for index in coded]):
+        return coded[0], coded[1]
+    return (0, 1) if languages is None and two_languages(names) else None
 
 
 def with_group(table: Table, config: DataConfig, columns: tuple[int, ...]) -> tuple[int, ...]:

@@ -12,8 +12,8 @@ from typing import Any
 from everyformer.core import plugins
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
 from everyformer.core.member import Member
+from everyformer.core.seeds import twin
 from everyformer.core.tasks import TASKS, Task, others, tasks_called
-from everyformer.core.twins import twin
 from everyformer.family.derived import row_of
 from everyformer.family.outside import outside_name, outside_row
 from everyformer.family.rows import BASELINES, FAMILY
@@ -50,7 +50,7 @@ def names() -> list[str]:
 
 
 def info(name: str) -> Member:
-    """The row of one member, baseline or twin (`core.twins`), under that name; or of a whole model
+    """The row of one member, baseline or twin (`core.seeds`), under that name; or of a whole model
     that is no member (file.py:factory, module:factory, hf:NAME).
 
     Raises:

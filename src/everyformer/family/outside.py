@@ -6,8 +6,8 @@ from everyformer.core.config import Choice
 from everyformer.core.errors import ConfigError
 from everyformer.core.member import Cost, Genes, Member
 from everyformer.core.plugins import placed
+from everyformer.core.seeds import twin
 from everyformer.core.tasks import TASKS
-from everyformer.core.twins import twin
 from everyformer.genes import plain_genes
 from sequence_laws.names import is_target
 

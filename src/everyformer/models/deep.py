@@ -11,6 +11,7 @@ factor in the released code (openai/distribution_augmentation).
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -19,7 +20,6 @@ from everyformer.blocks.stack import Stack
 from everyformer.core.errors import UnsupportedError
 from everyformer.core.position import Position
 from everyformer.engines.projections import HeadProjections
-from everyformer.models.pixel_sequence import PixelEmbedding
 
 SCALE, TABLE = 0.125, 0.01
 LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.ConvTranspose1d, nn.Embedding, HeadProjections)
@@ -94,8 +94,9 @@ def _position_tables(model: nn.Module) -> list[list[Tensor]]:
     """Tables of positions that are added up, group by group."""
     groups: list[list[Tensor]] = []
     for part in model.modules():
-        if isinstance(part, PixelEmbedding):
-            groups.append([table.weight for table in part.position_tables()])
+        of_pixels: Any = getattr(part, "position_tables", None)
+        if of_pixels is not None:
+            groups.append([table.weight for table in of_pixels()])
         elif isinstance(part, Position) and part.acts_on in ("embeddings", "layers"):
             tables: list[Tensor] = [weight for weight in part.parameters() if weight.dim() == 2]
             beside = getattr(part.options, "combine", "sum") == "concat"

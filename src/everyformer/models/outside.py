@@ -18,8 +18,8 @@ from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import StackOutput
 from everyformer.core.plugins import allowed_model
+from everyformer.core.seeds import twin
 from everyformer.core.state import StackState
-from everyformer.core.twins import twin
 from everyformer.genes.config import Architecture, ModelConfig
 from sequence_laws.adapters.plain import UnreadError
 from sequence_laws.causality import glance

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from torch import Tensor
 
@@ -22,13 +22,15 @@ from everyformer.data.text import TextDataset
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
-from everyformer.models.base import Model
-from everyformer.models.language import LanguageModel
 from everyformer.training.config import TrainingConfig
 from everyformer.training.loop import train
 from everyformer.training.parallel.world import read_launch
 from everyformer.training.result import TrainResult
 from everyformer.training.run import RunDirectory
+
+if TYPE_CHECKING:
+    from everyformer.models.base import Model
+    from everyformer.models.language import LanguageModel
 
 FOLDER = "retrieval"
 """of a run, where its store lies and what it is read with"""
@@ -87,7 +89,8 @@ def train_run(
     Raises:
         ConfigError: a text that is too short, or no text in order.
     """
-    runner = runner_of(model.config) if isinstance(model, LanguageModel) else None
+    known = getattr(model, "config", None)
+    runner = runner_of(known) if isinstance(known, ModelConfig) else None
     if runner is None:
         return JobOutcome(train(model, dataset, config, run, **more), model, dataset)
     text = dataset.running_text
@@ -124,8 +127,9 @@ def reading_model(model: Model, path: Path, tokenizer: Tokenizer | None, say: Sa
     runner = runner_of(model.config)
     if runner is None:
         return model
-    assert isinstance(model, LanguageModel)
-    return runner.open_model(_there(path, model.config), model, tokenizer, say)
+    return runner.open_model(
+        _there(path, model.config), cast("LanguageModel", model), tokenizer, say
+    )
 
 
 def reading_data(config: ModelConfig, path: Path, dataset: Dataset, say: Say) -> Dataset:

@@ -25,10 +25,10 @@ from everyformer.core.config import from_dict
 from everyformer.core.errors import CheckpointError
 from everyformer.system.files import written_whole
 from everyformer.system.sealed import DamagedError, check_sums, checksums, read_json, write_json
+from everyformer.training.carry import TextCarry
 from everyformer.training.config import Precision
 from everyformer.training.optimiser import WeightAverage
 from everyformer.training.parallel.shared import whole
-from everyformer.training.step import TextCarry
 from everyformer.training.storage import (
     CHECKPOINT_FORMAT,
     load_weights,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TrainingState:
-    """State of a run: how far it has come, all that a checkpoint has beside tensors."""
+    """State of a run: how far it has come; all of a checkpoint that is no tensor."""
 
     steps: int = 0
     tokens: int = 0

@@ -1,27 +1,34 @@
 """Evaluation of a model on held-out data, with 95% intervals over sequences."""
 
-import dataclasses
 import math
-import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Literal, cast
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from everyformer.core.devices import forked_random
-from everyformer.core.errors import ConfigError, UnsupportedError
-from everyformer.core.modules import evaluating
+from everyformer.core.errors import UnsupportedError
+from everyformer.core.modules import evaluating, memories_of
+from everyformer.core.outputs import ModelOutput
 from everyformer.core.tally import tallied
+from everyformer.data.batch import Batch, batched
 from everyformer.data.dataset import Dataset
-from everyformer.data.tokenizers.plain import ByteTokenizer
-from everyformer.training.footprint import check_reading
+from everyformer.training.checks import check_reading
 from everyformer.training.parallel.world import World
-from everyformer.training.reading import Curves, Read, read_in_order, read_windows
-from everyformer.training.step import autocast
+from everyformer.training.step import autocast, forward
 
 if TYPE_CHECKING:
     from everyformer.tasks.scores import Scores
+
+
+class Read(NamedTuple):
+    """A scored batch with the model's output."""
+
+    out: ModelOutput
+    batch: Batch
+    before: Tensor
+    """(B,) tokens of its text that each row had read before its first"""
 
 
 def evaluate(
@@ -35,8 +42,8 @@ def evaluate(
     world: World | None = None,
     should_stop: Callable[[], bool] = lambda: False,
     remember: bool = True,
-    streams: int | None = None,
-    curves: Curves | None = None,
+    reads: Iterator[Read | None] | None = None,
+    each: Callable[[Read], None] = lambda read: None,
     details: bool = False,
 ) -> dict[str, Any] | None:
     """Losses and accuracies of a model on the validation part.
@@ -49,9 +56,8 @@ def evaluate(
         world: the processes that share the work; None is this one alone.
         should_stop: called before each batch; once it is True the result is None.
         remember: whether a model with a memory reads what it needs before each window of a text.
-        streams: read a text in order instead, in so many stretches side by side, each going on from
-            segment to segment with the model's state.
-        curves: takes in the loss of every target with its position.
+        reads: what to read instead of such windows.
+        each: called with all that is read.
         details: of classes, count each by itself too, what was answered to it, and how sure.
 
     Returns:
@@ -73,9 +79,10 @@ def evaluate(
         DataError: there is no scored target in what was read.
     """
     world = world or World(next(model.parameters()).device)
-    if (text := dataset.running_text) is not None:
-        rows = streams or min(batch, len(text.window_starts(limit)[0]))
-        check_reading(model, text, rows, world.device)
+    if reads is None:
+        if (text := dataset.running_text) is not None:
+            check_reading(model, text, min(batch, len(text.window_starts(limit)[0])), world.device)
+        reads = read_windows(model, dataset, batch, limit, world, remember)
     scores = dataset.does.scores(model, dataset, details)
     with (
         forked_random(world.device),
@@ -85,12 +92,7 @@ def evaluate(
         tallied() as tally,
     ):
         torch.manual_seed(seed)
-        if streams is None:
-            reads = read_windows(model, dataset, batch, limit, world, remember)
-        else:
-            assert text is not None
-            reads = read_in_order(model, text, streams, limit, world)
-        stopped = _count(reads, scores, curves, world, should_stop)
+        stopped = _count(reads, scores, each, world, should_stop)
     if world.in_step:
         # a pass without a backward pass leaves weights gathered, which are not those to step
         cast(Any, model).reshard()
@@ -104,7 +106,7 @@ def evaluate(
 def _count(
     reads: Iterator[Read | None],
     scores: "Scores",
-    curves: Curves | None,
+    each: Callable[[Read], None],
     world: World,
     should_stop: Callable[[], bool],
 ) -> bool:
@@ -116,9 +118,72 @@ def _count(
             return True
         if read is not None:
             scores.add(read.out, read.batch)
-            if curves is not None:
-                curves.add(read)
+            each(read)
     return False
+
+
+def read_windows(
+    model: nn.Module,
+    dataset: Dataset,
+    size: int,
+    limit: int | None,
+    world: World,
+    remember: bool = True,
+) -> Iterator[Read | None]:
+    """Validation batches; a model with a memory first reads what is `Memory.ahead` of each.
+
+    Each process reads one in ``world.size``. Where passes need all of them, they make equally many,
+    the last ones perhaps for nothing, which is given as None. Without ``remember`` windows are read
+    by themselves.
+    """
+    windows: Iterable[tuple[list[Batch], Batch]]
+    segments = segments_ahead(model, dataset) if remember else None
+    text = dataset.running_text
+    if segments is not None and text is not None:
+        windows = text.warmed(size, limit, segments)
+    else:
+        windows = (([], batch) for batch in dataset.validation_batches(size, limit))
+    # one for each process; the last time there may be fewer
+    for turn in batched(windows, world.size):
+        ahead, batch = turn[min(world.rank, len(turn) - 1)]
+        counts = world.rank < len(turn)
+        if not counts and not world.in_step:
+            yield None
+            continue
+        batch = batch.to(world.device)
+        state: Any = None
+        before = torch.zeros(len(batch.targets), dtype=torch.long)
+        if segments is not None:
+            state = empty_state(model, len(batch.targets))
+            for part in ahead:
+                state = forward(model, part.to(world.device), state, last=1).state
+            before = state.num_tokens.cpu()
+        out = forward(model, batch, state)
+        idle = max(len(parts) for parts, _ in turn) - len(ahead) if world.in_step else 0
+        for _ in range(idle):
+            forward(model, batch, empty_state(model, len(batch.targets)), last=1)
+        yield Read(out, batch, before) if counts else None
+
+
+def segments_ahead(model: nn.Module, dataset: Dataset) -> int | None:
+    """How many segments a model with a memory reads before those that are scored; None of
+    models without one, and of data in no order."""
+    memories = memories_of(model)
+    if not memories or dataset.running_text is None:
+        return None
+    return -(-max(memory.ahead for memory in memories) // dataset.length)
+
+
+def empty_state(model: Any, rows: int) -> Any:
+    """An empty state.
+
+    Raises:
+        UnsupportedError: the model carries nothing from segment to segment.
+    """
+    initial: Any = getattr(model, "init_state", None)
+    if initial is None:
+        raise UnsupportedError("this model carries nothing from one segment to the next")
+    return initial(rows)
 
 
 def why_not_finite(model: nn.Module, loss: float) -> str:
@@ -147,88 +212,3 @@ def in_words(evaluation: dict[str, Any]) -> str:
             span = "" if around is None else f" ({around[0]:.4f} to {around[1]:.4f})"
             parts.append(f"{name.replace('_', ' ')} {evaluation[name]:.4f}{span}")
     return ", ".join(parts)
-
-
-Mode = Literal["nonoverlapping", "sliding", "recurrent"]
-
-
-def evaluate_long(
-    model: nn.Module,
-    dataset: Dataset,
-    *,
-    mode: Mode = "nonoverlapping",
-    stride: int | None = None,
-    streams: int = 1,
-    each: list[torch.Tensor] | None = None,
-    **options: Any,
-) -> dict[str, Any] | None:
-    """Losses of a long held-out text under a model that reads windows of ``length`` tokens.
-
-        nonoverlapping   windows side by side: the first target of each has a context of one token
-        sliding          windows S apart: each scores its last S targets, the first all of its L,
-                         so every other target has a context of at least L - S + 1 tokens
-        recurrent        segments of L side by side, continuing what the model's state carries
-
-    Every target is scored exactly once in every mode, and S = L is the first mode. A window costs
-    the same in all, so sliding costs L / S times as much and never scores worse for want of context
-    that a window could hold.
-
-    Args:
-        mode: how the windows lie.
-        stride: S, tokens between windows that slide (default: half a window).
-        streams: stretches of the text that are read side by side (recurrent); each starts with an
-            empty state, so 1 is the exact reading of one text.
-        each: takes in the loss of every target, in the order of the text where ``streams`` is 1.
-        options: of `evaluate`.
-
-    Returns:
-        What `evaluate` gives (but no ``bits_per_byte`` of a part of a text that is read in order,
-        unless tokens are bytes), with ``window`` and ``stride`` in tokens, ``by_place`` and
-        ``by_context`` (see `Curves`), and ``tokens_per_second`` scored, on this machine now.
-
-    Raises:
-        ConfigError: a stride that does not fit the mode or the window.
-        UnsupportedError: the data is no text to predict, or the model carries no state.
-    """
-    text = dataset.running_text
-    if text is None:
-        raise UnsupportedError(
-            f"windows lie over a text that is predicted (task lm); {dataset.name} is data of the "
-            f"task {dataset.task}: leave `mode` and `each` out"
-        )
-    if mode != "sliding":
-        if stride is not None:
-            raise ConfigError("windows side by side have no `stride`: leave it out, or slide")
-        stride = text.length
-    if stride is None:
-        stride = max(1, text.length // 2)
-    if not 1 <= stride <= text.length:
-        raise ConfigError(
-            f"`stride` must be 1 to {text.length} tokens, the length of a window, not {stride}: "
-            "beyond it targets would be left out"
-        )
-    if streams < 1 or (streams > 1 and mode != "recurrent"):
-        raise ConfigError(
-            f"`streams` counts stretches that are read in order (mode recurrent), 1 or more; it is "
-            f"{streams}, and the mode {mode}"
-        )
-    if mode == "recurrent":
-        # beyond as many as there are windows, stretches have nothing to read
-        windows = -(-(len(text.validation) - 1) // text.length)
-        options |= {"streams": min(streams, windows)}
-        options.pop("batch", None)
-        if options.get("limit") is not None and not isinstance(text.tokenizer, ByteTokenizer):
-            # tokens of a beginning may be longer or shorter than those of the whole
-            text = dataclasses.replace(text, bytes_per_token=None)
-    curves, start = Curves(text.length, each), time.perf_counter()
-    strided = dataclasses.replace(text, stride=stride)
-    result = evaluate(model, strided, remember=False, curves=curves, **options)
-    if result is None:
-        return None
-    return result | {
-        "window": text.length,
-        "stride": stride,
-        "tokens_per_second": result["scored"] / (time.perf_counter() - start),
-        "by_place": curves.by_position(),
-        "by_context": curves.by_context(),
-    }

@@ -113,7 +113,7 @@ def copy_weights(model: nn.Module, values: dict[str, Tensor]) -> None:
 
 
 class WeightAverage:
-    """Exponential moving average ``a <- decay a + (1 - decay) w``, begun at the first weights.
+    """Exponential moving average ``a <- decay a + (1 - decay) w``, started at the first weights.
 
     Floating parameters are averaged; everything else is read from the model itself, and so is what
     it names ``unaveraged``.

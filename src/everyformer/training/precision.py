@@ -18,10 +18,12 @@ from torch import nn
 
 from everyformer.core.devices import synchronise
 from everyformer.data.batch import Batch
-from everyformer.training.checkpoint import TrainingState
-from everyformer.training.config import Precision, TrainingConfig
+from everyformer.data.dataset import Dataset
+from everyformer.training.config import Precision
+from everyformer.training.operations import positions
 from everyformer.training.parallel.world import World
-from everyformer.training.step import Backward, positions
+from everyformer.training.session import Session
+from everyformer.training.step import backward, rows_of
 
 SIDES = (64, 128, 256, 512, 1024, 2048)
 """longest sides of the parts of a product that are tried, one after the other"""
@@ -42,56 +44,38 @@ Sides = tuple[int, int, int]
 """of a product: rows, what is summed over, columns"""
 
 
-def decide(
-    config: TrainingConfig,
-    state: TrainingState,
-    model: nn.Module,
-    rows: Callable[[], Batch],
-    world: World,
-    backward_of: Callable[[Any], Backward],
-    say: Callable[[str], None],
-) -> Precision:
-    """The precision of a run's steps: the one asked for, or the faster.
+def decide(session: Session, dataset: Dataset, say: Callable[[str], None]) -> Precision:
+    """The precision of a session's steps: the one that is set, or the faster.
 
-    That a machine is slow in the precision that was asked for is said. What was chosen once stays
-    in the run's state.
-
-    Args:
-        rows: gives this process's rows of a step.
-        backward_of: of a model, what computes a step's gradient.
+    A machine that is slow in the precision that is set is reported. A choice stays in the run's
+    state.
     """
-    asked = config.precision
-    if asked == "float32":
+    model, world, state = session.model, session.world, session.state
+    given = session.config.precision
+    if given == "float32":
         return "float32"
-    if asked == "auto" and state.precision is not None:
+    if given == "auto" and state.precision is not None:
         return state.precision
-    batch = rows()
+    batch = rows_of(session, dataset, 0)
     slow = slow_product(largest_product(model, batch, world), world)
-    if asked == "bfloat16":
+    if given == "bfloat16":
         if slow is not None:
             say(f"{slow}: with precision float32, or auto, it would be faster")
-        return asked
-    state.precision, why = (
-        ("float32", slow) if slow else _by_steps(config, model, batch, world, backward_of)
-    )
+        return given
+    state.precision, why = ("float32", slow) if slow else _by_steps(session, batch)
     say(f"training in {state.precision}: {why}")
     return state.precision
 
 
-def _by_steps(
-    config: TrainingConfig,
-    model: nn.Module,
-    batch: Batch,
-    world: World,
-    backward_of: Callable[[Any], Backward],
-) -> tuple[Precision, str]:
+def _by_steps(session: Session, batch: Batch) -> tuple[Precision, str]:
     """The faster precision for steps on batches like this one, and why; the same for all."""
-    trial: Any = copy.deepcopy(model)
-    compute = backward_of(torch.compile(trial) if config.compile else trial)
+    config, world = session.config, session.world
+    trial: Any = copy.deepcopy(session.model)
+    module: Any = torch.compile(trial) if config.compile else trial
 
     def step(precision: str) -> float:
         start = time.perf_counter()
-        compute(batch, slices=config.accumulate, precision=precision)
+        backward(module, batch, world, slices=config.accumulate, precision=precision)
         synchronise(world.device)
         return time.perf_counter() - start
 

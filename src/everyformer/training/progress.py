@@ -31,7 +31,7 @@ class Progress:
     """Loss, speed and time left, on stderr.
 
     Args:
-        label: said first, the run's name.
+        label: printed first, the run's name.
         start: share of the budget already spent, from an earlier session.
         part: the larger work, if there is one, whose progress is shown too.
         show: False says nothing at all.

@@ -184,7 +184,7 @@ def check_writable(path: Path) -> None:
 class Records:
     """Records of one session; only the first process of a world writes.
 
-    ``changed`` lists the training options that differ from those that the run was begun with.
+    ``changed`` lists the training options that differ from those that the run was started with.
     """
 
     def __init__(self, run: RunDirectory | None, world: World) -> None:

@@ -18,10 +18,7 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from everyformer.core.errors import ConfigError
 from everyformer.core.mixer import Mixer
-from everyformer.core.modules import memories_of
-from everyformer.data.dataset import Dataset
 from everyformer.training.config import TrainingConfig
 
 
@@ -76,32 +73,6 @@ def stage_of(parts: Sequence[float], done: float) -> int:
 def pieces_of(parts: Sequence[float], done: float) -> int:
     """The number of pieces that texts and windows are cut into: 2^(S-1-s)."""
     return 2 ** (len(parts) - 1 - stage_of(parts, done)) if parts else 1
-
-
-def check_stages(parts: Sequence[float], model: nn.Module, dataset: Dataset) -> None:
-    """Refuse stages that this model and data cannot have.
-
-    Raises:
-        ConfigError: says why, and what to change.
-    """
-    if len(parts) < 2:
-        return
-    if dataset.running_text is None or not dataset.does.continues:
-        raise ConfigError(
-            f"`stages` are of language models on running text, not of {dataset.task} on "
-            f"{dataset.name}: leave them out"
-        )
-    if memories_of(model):
-        raise ConfigError(
-            "`stages` cut rows into pieces, but this model carries a memory from piece to piece: "
-            "leave `stages` or the memory out"
-        )
-    shortest = 2 ** (len(parts) - 1)
-    if dataset.length % shortest:
-        raise ConfigError(
-            f"{len(parts)} `stages` begin with texts of a {shortest}th, but "
-            f"`length={dataset.length}` is no multiple of {shortest}: give one that is"
-        )
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from everyformer.core.config import (
     to_dict,
 )
 from everyformer.core.errors import CheckpointError, ConfigError
-from everyformer.core.twins import seed_of
+from everyformer.core.seeds import seed_of
 from everyformer.core.wording import join_names
 from everyformer.data.config import DataConfig
 from everyformer.family import info
@@ -96,7 +96,7 @@ class RunSpec(Options):
         )
 
     def record(self) -> dict[str, Any]:
-        """What makes the run, as plain values: without where it is and how it is reported."""
+        """The options of the run as plain values, without where it is and how it is reported."""
         here = ("out", "resume", "overwrite", "json")
         return {name: value for name, value in to_dict(self).items() if name not in here}
 

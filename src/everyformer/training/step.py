@@ -1,16 +1,13 @@
-"""The gradient of one step, the same for any number of slices and processes, and `TextCarry`.
+"""One update of the weights, from a step's rows to the optimiser, and its gradient.
 
-The latter is what a training carries from step to step beside weights, and where its rows come
-from. Of most models nothing: the rows of a step are a function of its number. A model with a memory
-reads texts that go on.
-
-What is drawn in a step is the same too, on a CPU: slices and processes begin with one state of
-torch's generator, and each draws on to its own rows (`everyformer.engines.drawing`).
+The gradient is the same for any number of slices and processes. What is drawn in a step is the same
+too, on a CPU: slices and processes begin with one state of torch's generator, and each draws on to
+its own rows (`everyformer.engines.drawing`).
 """
 
 import functools
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import nullcontext
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -20,112 +17,72 @@ import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import ConfigError, DataError, UnsupportedError
-from everyformer.core.modules import memories_of
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.seeds import mixed
-from everyformer.core.state import StackState, filled, named_tensors, present_names
-from everyformer.data.batch import WHOLE, Batch, Portion
+from everyformer.core.state import StackState
+from everyformer.data.batch import Batch
 from everyformer.data.dataset import Dataset
 from everyformer.engines.drawing import piece_of_rows
-from everyformer.training.config import TrainingConfig
+from everyformer.training.carry import TextCarry
+from everyformer.training.optimiser import clip_gradients, set_learning_rate
 from everyformer.training.parallel.shared import Shared
 from everyformer.training.parallel.world import World
-from sequence_laws.flops import count_flops
+from everyformer.training.schedule import learning_rate, narrowed, pieces_of
+from everyformer.training.session import Session
 from sequence_laws.inputs import seed_all
 
-Backward = Callable[..., dict[str, float]]
-"""a batch, ``slices``, ``precision`` -> its losses by name; weights have their gradient added"""
+
+class Update(NamedTuple):
+    """The rows of an update, and its losses by name, learning rate and norm of the gradient."""
+
+    batch: Batch
+    losses: dict[str, float]
+    lr: float
+    norm: float
 
 
-class TextCarry:
-    """The states of a batch's rows; row b of every step goes on where row b of the last ended.
-
-    Each process has those of its own rows, in as many pieces as it works them through. What is
-    saved are those of all, so that other pieces and processes can continue them.
-    """
-
-    def __init__(self, model: nn.Module, world: World) -> None:
-        self._model: Any = model
-        self._world = world
-        self._pieces: dict[tuple[int, int], StackState] = {}
-        self._saved: StackState | None = None
-
-    def batch(
-        self, dataset: Dataset, step: int, size: int, seed: int, portion: Portion = WHOLE
-    ) -> Batch:
-        """A ``portion`` of the ``size`` rows of a step; steps are asked for one after the other."""
-        text = dataset.running_text
-        assert text is not None
-        return text.segment(step, size, portion)
-
-    def of(self, start: int, stop: int) -> StackState:
-        """The state that the step's rows from ``start`` up to ``stop`` go on from."""
-        state = self._pieces.get((start, stop))
-        if state is not None:
-            return state
-        if self._saved is not None and stop <= len(self._saved.num_tokens):
-            return self._saved.reorder(torch.arange(start, stop))
-        made: StackState = self._model.init_state(stop - start)
-        return made
-
-    def take(self, start: int, stop: int, state: StackState | None) -> None:
-        """Take over the state that these rows came to."""
-        assert state is not None
-        overlapping = [rows for rows in self._pieces if rows[0] < stop and start < rows[1]]
-        for rows in overlapping:
-            del self._pieces[rows]
-        self._pieces[start, stop] = state.detach()
-
-    def tensors(self) -> dict[str, Tensor]:
-        """All that the next step needs, to be saved; all processes have to ask."""
-        own = [named_tensors(self._pieces[rows]) for rows in sorted(self._pieces)]
-        every = [part for parts in self._world.gathered(own) for part in parts]
-        return {name: torch.cat([part[name].cpu() for part in every]) for name in every[0]}
-
-    def fill(self, tensors: dict[str, Tensor]) -> None:
-        """Take up what `tensors` gave."""
-        tensors = present_names(tensors)
-        initial = self._model.init_state(len(tensors["num_tokens"]))
-        self._saved = filled(initial, tensors).to(next(self._model.parameters()).device)
-
-
-def carry_of(model: nn.Module, dataset: Dataset, world: World) -> TextCarry | None:
-    """What the training of a model on this data carries; None where nothing is."""
-    if not memories_of(model) or dataset.running_text is None:
-        return None
-    return TextCarry(model, world)
-
-
-def weigh_classes(model: nn.Module, dataset: Dataset, config: TrainingConfig) -> None:
-    """Give the model the weights of the classes that ``config`` asks for.
+def update(session: Session, dataset: Dataset) -> Update:
+    """Change the weights, and their average, once.
 
     Raises:
-        ConfigError: the task has no classes, or the model takes no weights.
+        DivergedError: a loss or the gradient is not finite; the weights are as before.
     """
-    config.check_task(dataset.does)
-    weigh: Any = getattr(model, "weigh_classes", None)
-    if config.class_weights is not None:
-        weights = dataset.balanced_weights
-        if weigh is None or weights is None:
-            raise ConfigError(
-                f"`class_weights` is {config.class_weights}, but a {type(model).__name__} on "
-                f"{dataset.name} takes no weights of classes: leave it out"
-            )
-        weigh(weights.tolist())
-    elif weigh is not None:
-        weigh(None)
+    model, config, world, done = session.model, session.config, session.world, session.done
+    step, pieces = session.state.steps + 1, pieces_of(config.stages, done)
+    batch = rows_of(session, dataset, step - 1)
+    batch = batch if pieces == 1 else batch.folded(pieces)
+    seed_step(session.seed, step, world.rank)
+    lr = learning_rate(config, done, step)
+    set_learning_rate(session.optimiser, lr)
+    session.optimiser.zero_grad()
+    report: Any = getattr(model, "set_progress", None)
+    if report is not None:
+        report(done)
+    with narrowed(model, pieces), session.operations.measured(batch) as measuring:
+        # torch counts nothing within compiled code
+        module = session.module if measuring else session.compiled
+        losses = backward(
+            module, batch, world, slices=config.accumulate, precision=session.precision,
+            carry=session.carry,
+        )  # fmt: skip
+    norm = clip_gradients(model.parameters(), config.clip)
+    session.records.check_finite({**losses, "norm of the gradient": norm}, f"in step {step}")
+    session.optimiser.step()
+    settle: Any = getattr(model, "end_step", None)
+    if settle is not None:
+        settle()
+    if session.average is not None:
+        session.average.update(model)
+    session.state.steps = step
+    return Update(batch, losses, lr, norm)
 
 
-def checkpoint_activations(model: nn.Module) -> None:
-    """Let a model keep each layer's input alone for the backward pass.
-
-    Raises:
-        ConfigError: it has no blocks.
-    """
-    enable: Any = getattr(model, "enable_checkpointing", None)
-    if enable is None:
-        raise ConfigError("`checkpoint_activations` is set, but this model has no blocks")
-    enable()
+def rows_of(session: Session, dataset: Dataset, step: int) -> Batch:
+    """This process's rows of a step, from 0; of a memory, those that continue the last ones."""
+    config, own, text = session.config, session.world.own, dataset.running_text
+    if session.carry is None or text is None:
+        return dataset.train_batch(step, config.batch, config.seed, own)
+    return text.segment(step, config.batch, own)
 
 
 def seed_step(seed: int, step: int, rank: int = 0) -> None:
@@ -140,19 +97,6 @@ def seed_step(seed: int, step: int, rank: int = 0) -> None:
     torch.default_generator.manual_seed(number)
     random.seed(number)
     np.random.seed(number & 0xFFFFFFFF)  # noqa: NPY002 (third-party code draws from the global one)
-
-
-def autocast(device: torch.device, precision: str) -> torch.autocast:
-    """The precision of a forward pass, as a context."""
-    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
-
-
-def forward(
-    model: nn.Module, batch: Batch, state: StackState | None = None, **options: Any
-) -> ModelOutput:
-    """The model's output and loss on a batch; one with a memory goes on from ``state``."""
-    options |= batch.extra if state is None else {"state": state, **batch.extra}
-    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **options)
 
 
 def backward(
@@ -211,6 +155,19 @@ def backward(
             sums[name] = sums.get(name, torch.zeros_like(term)) + term.detach()
     values = world.sum([float(value) for value in sums.values()])
     return dict(zip(sums, values, strict=True))
+
+
+def forward(
+    model: nn.Module, batch: Batch, state: StackState | None = None, **options: Any
+) -> ModelOutput:
+    """The model's output and loss on a batch; one with a memory goes on from ``state``."""
+    options |= batch.extra if state is None else {"state": state, **batch.extra}
+    return model(batch.inputs, targets=batch.targets, mask=batch.mask, **options)
+
+
+def autocast(device: torch.device, precision: str) -> torch.autocast:
+    """The precision of a forward pass, as a context."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16")
 
 
 def cuts(batch: Batch, slices: int) -> Iterator[tuple[int, int]]:
@@ -273,28 +230,6 @@ class Weights:
 
     def _counts(self, batch: Batch) -> dict[str, float]:
         """Counts of `Model.term_counts` for these rows; none of modules of other kinds."""
-        return _answer(self._model, "term_counts", batch.inputs, batch.targets, batch.mask) or {}
-
-
-def count_operations(
-    model: nn.Module, batch: Batch, world: World, step: Callable[[], dict[str, float]]
-) -> tuple[dict[str, float], float]:
-    """The losses that a ``step`` on the batch gives, and the floating-point operations that one
-    position of it took, over all processes."""
-    losses: dict[str, float] = {}
-    [counted] = world.sum([count_flops(lambda: losses.update(step()))])
-    [read] = world.sum([positions(model, batch)])
-    return losses, counted / read
-
-
-def positions(model: nn.Module, batch: Batch) -> int:
-    """Positions that a pass over the batch computes, padding included: what speed and budgets of
-    tokens count. Of pictures a model says how many it reads, as patches or pixels."""
-    read = _answer(model, "positions_read", len(batch.inputs))
-    return batch.tokens if read is None else read
-
-
-def _answer(model: nn.Module, method: str, *arguments: Any) -> Any:
-    """A model's answer, wrapped for several processes or not; None of modules of other kinds."""
-    method_of: Any = getattr(getattr(model, "module", model), method, None)
-    return None if method_of is None else method_of(*arguments)
+        model: Any = getattr(self._model, "module", self._model)
+        counts = getattr(model, "term_counts", None)
+        return {} if counts is None else counts(batch.inputs, batch.targets, batch.mask)

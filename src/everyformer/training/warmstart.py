@@ -89,7 +89,7 @@ def read_start(path: str | Path) -> Start:
 
 
 def saved_tokenizer(path: str | Path) -> Tokenizer | None:
-    """The tokenizer beside the model that `save_model` saved at ``path``."""
+    """The tokenizer of the model that `save_model` saved at ``path``."""
     return load_tokenizer(path) if (expanded(path) / "tokenizer.json").exists() else None
 
 

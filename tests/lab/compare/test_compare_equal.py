@@ -227,7 +227,8 @@ def test_each_member_is_timed_and_trained_in_the_precision_that_was_chosen_for_i
     chosen: dict[str, str] = {"attention": attention, "gmlp": gmlp}
     seen: list[str] = []
 
-    def choose(config: Any, model: Any, *_: Any) -> tuple[str, str]:
+    def choose(session: Any, _: Any) -> tuple[str, str]:
+        model = session.model
         seen.append(model.config.member)
         if chosen[model.config.member] == "none":
             raise MemoryError

@@ -268,14 +268,15 @@ def test_train_goes_on_with_a_training_of_a_comparison(
 def test_a_training_that_is_stopped_goes_on_with_its_comparison(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = loop._Job._step
+    update = loop.update
 
-    def stopped(job: loop._Job) -> None:
-        step(job)
+    def stopped(*given: Any) -> Any:
+        done = update(*given)
         os.kill(os.getpid(), signal.SIGTERM)
+        return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(loop._Job, "_step", stopped)
+        patch.setattr(loop, "update", stopped)
         done = compare("gmlp", "--steps", "3")
     assert done.code == 143
     hints = re.findall(r"continue with: everyformer (.*)", done.err)

@@ -250,14 +250,15 @@ def test_a_stop_while_steps_are_timed_comes_after_a_step(
     compare: Compare, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    step = training_loop._Job._step
+    update = training_loop.update
 
-    def stopped(job: Any) -> None:
-        steps.append(job.dataset.name)
-        step(job)
+    def stopped(session: Any, dataset: Any) -> Any:
+        steps.append(dataset.name)
+        done = update(session, dataset)
         os.kill(os.getpid(), signal.SIGTERM)
+        return done
 
-    monkeypatch.setattr(training_loop._Job, "_step", stopped)
+    monkeypatch.setattr(training_loop, "update", stopped)
     done = compare("gmlp", "aft-simple", "--steps", "50")
     assert done.code == 143
     assert len(steps) == 1

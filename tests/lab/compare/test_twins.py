@@ -11,7 +11,7 @@ from everyformer.cli import main
 from everyformer.cli.flags import FlagGroup, arrange
 from everyformer.cli.verbs.compare import CompareOptions
 from everyformer.core.errors import ConfigError, UnknownNameError
-from everyformer.core.twins import seed_of, twin
+from everyformer.core.seeds import seed_of, twin
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.family import info

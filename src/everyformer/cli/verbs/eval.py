@@ -313,7 +313,7 @@ def _in_windows(
     model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
     """Evaluate with the windows laid as the options say."""
-    from everyformer.training.evaluate import evaluate_long
+    from everyformer.training.long_text import evaluate_long
 
     windows: dict[str, Any] = {"stride": options.stride, "streams": options.streams}
     windows["mode"] = options.mode or "nonoverlapping"

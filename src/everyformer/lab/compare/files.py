@@ -1,12 +1,16 @@
 """The files of one training of a comparison: what it is to do, and what it came to."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from everyformer.core.errors import CheckpointError
-from everyformer.lab.compare.results import Result
 from everyformer.system.sealed import read_json, write_json
 from everyformer.training.spec import RunSpec
+
+if TYPE_CHECKING:
+    from everyformer.lab.compare.results import Result
 
 RECORD, FORMAT = "comparison.json", "everyformer-comparison"
 """the file that makes a folder a comparison's, and the format of its results"""
@@ -33,7 +37,7 @@ def read_result(folder: Path) -> Result | None:
     except CheckpointError:
         return None
     values = {name: value for name, value in result.items() if name not in ("format", "version")}
-    return cast(Result, values)
+    return cast("Result", values)
 
 
 def write_result(folder: Path, result: Result) -> None:

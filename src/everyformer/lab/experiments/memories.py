@@ -23,7 +23,7 @@ from everyformer.lab.experiments.measures import listed, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.evaluate import evaluate_long
+from everyformer.training.long_text import evaluate_long
 
 LENGTH, SLOTS = 32, 32
 """tokens of a segment, and of the memory in training"""

@@ -18,7 +18,7 @@ from everyformer.lab.experiments.measures import held_out, listed, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
-from everyformer.training.evaluate import evaluate_long
+from everyformer.training.long_text import evaluate_long
 
 
 @experiment(

@@ -38,8 +38,8 @@ from everyformer.stores.runs import train_run
 from everyformer.stores.store.index import Index
 from everyformer.stores.tuning import Likelihoods, likelihoods
 from everyformer.training.config import TrainingConfig
+from everyformer.training.evaluate import read_windows
 from everyformer.training.parallel.world import World
-from everyformer.training.reading import read_windows
 
 LENGTH = 128
 SIZES = (4_096, 16_384, 65_536, 262_144)

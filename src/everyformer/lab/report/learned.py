@@ -10,7 +10,7 @@ from torch import Tensor
 
 from everyformer.core.config import from_dict
 from everyformer.core.errors import EveryformerError
-from everyformer.core.twins import seed_of
+from everyformer.core.seeds import seed_of
 from everyformer.lab.compare.results import Results, TableRow, finished
 from everyformer.lab.report.selection import best_few
 

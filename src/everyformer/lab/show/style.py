@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from everyformer.core.twins import twin
+from everyformer.core.seeds import twin
 from everyformer.family import list_members
 from everyformer.family.rows import BASELINES
 from everyformer.system.files import file_written_whole, write_text

@@ -1,1 +1,1 @@
-"""Ways in which several processes share one training, beside the rows of a batch."""
+"""Ways in which several processes share one training, besides the rows of a batch."""

@@ -3,7 +3,7 @@
 Each process holds a part of every weight. A unit's weights (`Stack.units`: a block, where blocks
 are called one by one) are gathered when it runs, forward and backward, and let go of afterwards;
 its gradients are summed to where the parts are. So every pass needs all processes, held-out text
-included (`everyformer.training.reading`).
+included (`everyformer.training.evaluate`).
 
 Source: torch.distributed.fsdp.fully_shard; Zhao et al. 2023, arXiv 2304.11277.
 """

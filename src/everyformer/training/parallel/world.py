@@ -127,11 +127,11 @@ class World:
         return self.rank == 0
 
     def wrap(self, model: nn.Module) -> nn.Module:
-        """The module to call in training steps, begun alike on all processes; its backward pass
+        """The module to call in training steps, started alike on all processes; its backward pass
         averages the gradients.
 
         Raises:
-            ConfigError: the weights cannot be split as is asked.
+            ConfigError: the weights cannot be split as is set.
         """
         if self.size == 1:
             return model
