@@ -8,11 +8,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.mask import Mask, counted
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
 from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.engines.growing import Growing
-from everyformer.engines.softmax.visibility import real_last
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.visibility import Visibility, counts_up, real_last, visibility
 
 
 @state
@@ -132,6 +134,54 @@ class KeyValueState(Growing):
     def reset(self, where: Tensor) -> KeyValueState:
         padding_mask, positions = self.slots()
         return State.reset(replace(self, padding_mask=padding_mask, positions=positions), where)
+
+
+def has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
+    """True where positions do not simply count up: padding, packed documents, empty slots."""
+    parts = mask is not None and (mask.padding_mask is not None or mask.documents is not None)
+    return parts or (cache is not None and cache.padding_mask is not None)
+
+
+def with_cache(
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None,
+    positions: Tensor | None,
+    cache: KeyValueState | None,
+    *,
+    causal: bool,
+    windows: tuple[int | None, ...],
+    farthest: int | None = None,
+) -> tuple[Tensor, Tensor, Visibility, Pairs, KeyValueState | None]:
+    """All keys and values that new queries may see, the mask and distances; and the new cache.
+
+    Args:
+        k, v: keys (B, H_kv, L, D) and values (B, H_kv, L, Dv) of the new tokens, rotated.
+        mask: of the new tokens, as `with_past` gives it beside a cache.
+        positions: (B or 1, L) of the new tokens; None: they count up without holes.
+        farthest: largest distance to a row of the cache (`Recalled.farthest`).
+    """
+    length, holes = k.shape[2], has_holes(mask, cache)
+    padding_mask = None if mask is None else mask.padding_mask
+    of_q = of_k = positions
+    if cache is not None:
+        cache = cache.append(k, v, positions, padding_mask)
+        k, v = cache.keys, cache.values
+        padding_mask, of_k = cache.slots() if holes else (None, None)
+    if not holes:
+        # from now on positions matter by their distances alone
+        of_k = shared(counted, k.shape[2], k.device)
+        of_q = of_k[:, k.shape[2] - length :]
+    assert of_q is not None
+    assert of_k is not None
+    packed = mask is not None and mask.documents is not None
+    regular = farthest is None and not packed and counts_up(padding_mask)
+    visible = visibility(
+        mask, of_q, of_k,
+        causal=causal, windows=windows, padding_mask=padding_mask, regular=regular,
+    )  # fmt: skip
+    pairs = Pairs.of(of_q, of_k, regular=regular, causal=causal, farthest=farthest)
+    return k, v, visible, pairs, cache
 
 
 def _real(batch: int, size: int, device: torch.device) -> Tensor:

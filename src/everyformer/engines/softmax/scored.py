@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -175,3 +176,48 @@ class Scores:
     def factor(self, q: Tensor) -> float:
         """The scale of queries (..., D)."""
         return 1 / math.sqrt(q.shape[-1]) if self.scale is None else self.scale
+
+
+class AttentionCall(NamedTuple):
+    """One call of softmax attention: queries, keys, values, the mask, and the rules of scores."""
+
+    scores: Scores
+    q: Tensor
+    """(B, H, L, D)"""
+    k: Tensor
+    v: Tensor
+    """(B, H_kv, S, ...)"""
+    visible: Visibility
+    pairs: Pairs | None = None
+    """None: nothing depends on order"""
+
+    def attend(self) -> Tensor:
+        """Heads' outputs (B, H, L, Dv)."""
+        return self.scores.attend(*self[1:])
+
+    def weights(self) -> Tensor:
+        """The matrix A (B, H, L, S) itself."""
+        return self.scores.weights(self.q, self.k, self.visible, self.pairs)
+
+    def log_sums(self) -> Tensor:
+        """Logarithms (B, H, L) of the denominators of A."""
+        return self.scores.log_sums(self.q, self.k, self.visible, self.pairs)
+
+    def usage(self, real: Tensor | None) -> Tensor:
+        """Weights (B, S) that each key gets of all heads, and of queries that are ``real``."""
+        weights = self.weights()
+        weights = weights if real is None else weights.masked_fill(~real[:, None, :, None], 0)
+        return weights.sum((1, 2))
+
+    @property
+    def has_bias(self) -> bool:
+        """True where a position adds a bias by distance, and nothing else."""
+        position = self.scores.position
+        return position is not None and position.additive and self.pairs is not None
+
+    def position_bias(self) -> Tensor:
+        """The bias by distance, written out: (B or 1, H, L, S)."""
+        assert self.scores.position is not None
+        assert self.pairs is not None
+        wide = torch.promote_types(self.q.dtype, torch.float32)
+        return self.scores.position.by_distance(self.pairs.distances(), wide).transpose(0, 1)

@@ -5,7 +5,7 @@ become keys and values there by its own projections, so that these learn from th
 past itself gets no gradient; or keys and values as they were. A memory may also have a store of its
 own (`Memory.look_up`), whose result is merged with softmax's.
 
-A layer's call, segment by segment (`everyformer.genes.mixers.attention.with_memory`):
+A layer's call, segment by segment (`everyformer.genes.mixers.attention`):
 
     recall     the state's rows, as further keys and values of softmax
     look_up    the store's result for the segment's queries; Lookup.merge joins it to the output
@@ -153,6 +153,14 @@ class Memory(Remembering):
     def begin(self, state: Any) -> Tensor | None:
         """(B,) first position of the document that a state is in, if `look_up` needs it."""
         return None
+
+    @final
+    def lookup(
+        self, heads: Heads, scale: float, mask: Mask | None, runs: Tensor | None, state: Any
+    ) -> Lookup | None:
+        """`look_up` for a segment, of a memory that has a store; arguments as in `tokens`."""
+        tokens = self.tokens(heads, scale, mask, runs, state) if self.looks_up else None
+        return None if tokens is None else self.look_up(state, tokens)
 
     @final
     def tokens(
