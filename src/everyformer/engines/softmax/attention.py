@@ -173,7 +173,7 @@ def attention_weights(
     sink: Tensor | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
+    """Attention weights A (B, H, L, S), in float32 or wider; rows that see nothing are zero."""
     scores = attention_scores(q, k, visible, scale=scale, softcap=softcap, slopes=slopes)
     return weights_of(scores, sink)
 
@@ -196,7 +196,7 @@ def attention_scores(
     softcap: float | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """Scores (B, H, L, S) that softmax is taken of, in float32 or wider; -inf: not visible."""
+    """Attention scores (B, H, L, S) before softmax, in float32 or wider; -inf: not visible."""
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale

@@ -1,4 +1,4 @@
-"""Scores that a position changes, a block of queries at a time.
+"""Softmax attention whose scores a position changes, a block of queries at a time.
 
 Long calls go through blocks of queries, causal ones with the keys up to the block's last. The
 weights of the first blocks, up to `SAVED`, stay for the backward pass; those of the others are
@@ -37,7 +37,7 @@ SAVED = 1 << 24
 
 
 class Call(NamedTuple):
-    """Settings of a call in blocks, without its queries, keys and values."""
+    """Position, mask and settings of an attention call, without its queries, keys and values."""
 
     position: ScorePosition
     pairs: Pairs
@@ -74,11 +74,11 @@ class _Weighed(NamedTuple):
     """A block's weights as autograd sees them."""
 
     inputs: tuple[Tensor, ...]
-    """what they were computed from: the block's part of all tensors"""
+    """the block's part of all tensors, from which they were computed"""
     weights: Tensor
     """(B, H, L, S)"""
     added: Tensor | None
-    """what the position adds to outputs under them"""
+    """addend of the outputs under them, of the position"""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
@@ -99,7 +99,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
 
 
 def all_scores(q: Tensor, k: Tensor, call: Call) -> Tensor:
-    """All scores (B, H, L, S), written out; -inf: not visible."""
+    """Attention scores (B, H, L, S), written out; -inf: not visible."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     call = call.in_blocks(q, k)
     parts, wide = call.prepared(q), torch.promote_types(q.dtype, torch.float32)

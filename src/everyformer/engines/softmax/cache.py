@@ -1,4 +1,4 @@
-"""Keys and values that softmax attention has read: the growing state, and the context's."""
+"""Key-value caches of softmax attention: of a stream, which grows, and of a context."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from everyformer.engines.softmax.visibility import Visibility, counts_up, real_l
 
 @state
 class KeyValueState(Growing):
-    """Keys and values of the tokens seen. Padding keeps its slot, marked by ``padding_mask``."""
+    """Key-value cache of the tokens seen. Padding keeps its slot, marked by ``padding_mask``."""
 
     grows = ("keys", "values")
     slot_dim = 2
@@ -153,7 +153,7 @@ def with_cache(
     windows: tuple[int | None, ...],
     farthest: int | None = None,
 ) -> tuple[Tensor, Tensor, Visibility, Pairs, KeyValueState | None]:
-    """All keys and values that new queries may see, the mask and distances; and the new cache.
+    """Keys and values of cache and new tokens, the mask and distances of queries; the new cache.
 
     Args:
         k, v: keys (B, H_kv, L, D) and values (B, H_kv, L, Dv) of the new tokens, rotated.
@@ -203,7 +203,7 @@ def _columns(slots: Tensor, index: Tensor) -> Tensor:
 
 @state
 class ContextState(State):
-    """Keys and values of a context, projected once and read by every step of cross-attention."""
+    """Key-value cache of a context, projected once and read by every step of cross-attention."""
 
     of_context = True
     num_tokens: Tensor
@@ -216,7 +216,7 @@ class ContextState(State):
 
 
 def freed(carried: S) -> S:
-    """A state without the slots of keys and values that none of its rows holds any more.
+    """A key-value cache without the slots that none of its rows holds any more.
 
     Rows that are reset leave theirs behind, so that one episode after the other would need room for
     all. Not for states that hold something else by slot (Reformer's buckets, memories).

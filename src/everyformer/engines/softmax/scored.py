@@ -1,4 +1,4 @@
-"""Softmax attention whose scores depend on positions.
+"""Softmax attention whose scores depend on positions: the choice of the engine of a call.
 
     A = softmax_S(score(Q K^T * scale, i - j)),   O = A V  (+ what the position adds to values)
 
@@ -35,7 +35,7 @@ from everyformer.engines.softmax.visibility import Visibility
 
 @dataclass(frozen=True)
 class Scores:
-    """Rules by which a mixer makes scores, and weights of them, whatever the call."""
+    """Scale, soft cap, sink, position and dropout of a mixer's attention scores."""
 
     scale: float | None = None
     """factor on the products (default: 1/sqrt(D))"""
@@ -77,13 +77,13 @@ class Scores:
     def weights(
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
-        """The matrix A (B, H, L, S) itself; rows that see nothing are zero."""
+        """Attention weights A (B, H, L, S); rows that see nothing are zero."""
         return weights_of(self._all(q, k, visible, pairs), self.sink)
 
     def log_sums(
         self, q: Tensor, k: Tensor, visible: Visibility, pairs: Pairs | None = None
     ) -> Tensor:
-        """Logarithms (B, H, L) of the denominators of A, -inf where nothing is seen."""
+        """Log-sum-exp (B, H, L) of the scores of each query, -inf where nothing is seen."""
         scores = self._all(q, k, visible, pairs)
         empty = (scores == -math.inf).all(-1)
         sums = scores.masked_fill(empty[..., None], 0.0).logsumexp(-1)
@@ -171,7 +171,7 @@ class Scores:
 
 
 class AttentionCall(NamedTuple):
-    """One call of softmax attention: queries, keys, values, the mask, and the rules of scores."""
+    """One call of softmax attention: queries, keys and values, their mask and distances."""
 
     scores: Scores
     q: Tensor
@@ -188,15 +188,15 @@ class AttentionCall(NamedTuple):
         return self.scores.attend(*self[1:])
 
     def weights(self) -> Tensor:
-        """The matrix A (B, H, L, S) itself."""
+        """Attention weights (B, H, L, S)."""
         return self.scores.weights(self.q, self.k, self.visible, self.pairs)
 
     def log_sums(self) -> Tensor:
-        """Logarithms (B, H, L) of the denominators of A."""
+        """Log-sum-exp (B, H, L) of the scores of each query."""
         return self.scores.log_sums(self.q, self.k, self.visible, self.pairs)
 
     def usage(self, real: Tensor | None) -> Tensor:
-        """Weights (B, S) that each key gets of all heads, and of queries that are ``real``."""
+        """Attention (B, S) that each key gets, over heads and queries that are ``real`` (B, L)."""
         weights = self.weights()
         weights = weights if real is None else weights.masked_fill(~real[:, None, :, None], 0)
         return weights.sum((1, 2))
@@ -208,7 +208,7 @@ class AttentionCall(NamedTuple):
         return position is not None and position.additive and self.pairs is not None
 
     def position_bias(self) -> Tensor:
-        """The bias by distance, written out: (B or 1, H, L, S)."""
+        """Bias (B or 1, H, L, S) that the position adds to the scores."""
         assert self.scores.position is not None
         assert self.pairs is not None
         wide = torch.promote_types(self.q.dtype, torch.float32)

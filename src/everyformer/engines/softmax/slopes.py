@@ -1,4 +1,4 @@
-"""Causal attention whose scores fall with distance, with no digit lost at any length, on a CPU.
+"""Causal attention with a bias linear in distance (ALiBi), exact at any length, on a CPU.
 
     A_ij ~ exp(scale q_i . k_j - m_h (i - j)),   j <= i
 
@@ -76,12 +76,12 @@ def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: flo
 
 
 def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Three channels more whose product is -rate (S - 1 - j); all padded to one width.
+    """Queries, keys and values with channels more whose product is the bias -rate (S - 1 - j).
 
     For half precision: sums of thousands lose digits of float32 that these dtypes do not have.
     Distances are split into digits of base 256, integers that are exact in every dtype; the third
     is times 256 in keys and in queries, so that float16 holds it up to 2^24. Fused kernels want the
-    same number of channels in all three, a multiple of 8.
+    same number of channels in all three, a multiple of 8: all are padded to it.
     """
     (batch, heads, queries, size), keys = q.shape, k.shape[2]
     width = -(-max(size + 3, v.shape[-1]) // 8) * 8
@@ -95,7 +95,7 @@ def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tens
 
 
 def with_bias(visible: Visibility, slopes: Tensor, queries: int, keys: int) -> Visibility:
-    """``visible`` with ``slopes`` written out as a mask (1, H, L, S), a tensor a head."""
+    """The mask ``visible`` with the bias of ``slopes`` written out, (1, H, L, S)."""
     index = torch.arange(keys, device=slopes.device)
     distance = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
     bias = -slopes.view(1, -1, 1, 1) * distance

@@ -1,4 +1,4 @@
-"""`Memory`: what one attention layer carries from segment to segment.
+"""`Memory`: past inputs, or keys and values, that an attention layer carries between segments.
 
 The rows that a memory holds come before the segment, oldest first: inputs of the layer, which
 become keys and values there by its own projections, so that these learn from the past while the
@@ -36,7 +36,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Recalled(NamedTuple):
-    """Keys and values, or rows, that are read with a segment."""
+    """Past keys and values, or inputs to make them of, that are read with a segment."""
 
     rows: KeyValueState
     """inputs (B, 1, m, width) as keys, with values of no channels; or keys and values"""
@@ -63,7 +63,7 @@ class Tokens(NamedTuple):
 
 
 class Lookup(Protocol):
-    """Result of a look-up for the tokens of a segment."""
+    """Attention over stored keys and values, found for the queries of a segment."""
 
     def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
         """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, merged with the result.
@@ -73,7 +73,7 @@ class Lookup(Protocol):
 
 
 class Segment(NamedTuple):
-    """A segment that a memory may take in."""
+    """A segment of tokens, with its cache of keys and values, that a memory may take in."""
 
     x: Tensor
     """(B, L, width) the layer's inputs"""
@@ -104,7 +104,7 @@ class Segment(NamedTuple):
 
 
 class Memory(Remembering):
-    """Base of all memories.
+    """Base of all memories of an attention layer: past keys and values, or inputs for them.
 
     Constructor of every concrete memory, keyword-only: ``width`` (of the model), ``options`` (its
     own frozen dataclass).
@@ -119,7 +119,7 @@ class Memory(Remembering):
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
-    """what the laws try it on"""
+    """cases and limits for the laws"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
     projected: ClassVar[bool] = False
@@ -268,7 +268,7 @@ def by_contents(
 
 
 def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
-    """A memory without rows."""
+    """An empty cache of inputs."""
     return KeyValueState.empty((batch_size, 1), width, 0, **like)
 
 

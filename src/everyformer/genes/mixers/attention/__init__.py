@@ -55,7 +55,7 @@ from everyformer.genes.mixers.base import BuiltMixer
 
 @MIXERS.register("attention")
 class Attention(BuiltMixer):
-    """Multi-head attention with its projections; see the module's text for the symbols."""
+    """Multi-head softmax attention with its query, key, value and output projections."""
 
     name = "attention"
     trials = TRIALS
@@ -230,7 +230,7 @@ class Attention(BuiltMixer):
         return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
-        """Project a context once; `forward` takes the result as ``state`` at every step."""
+        """Keys and values of a context, projected once; `forward` takes them as ``state``."""
         keys_from, values_from = sources(context)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
         padding_mask = None if mask is None else mask.padding_mask
@@ -336,14 +336,14 @@ class Attention(BuiltMixer):
     def project_heads(
         self, x: Tensor, context: Context | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of `HeadProjections`, as a memory wants them."""
+        """Queries, keys and values of heads, normed as a memory wants them."""
         q, k, v = self.project(x, context)
         if self.memory is not None:
             q, k = self.memory.heads(q, k, self.scale)
         return q, k, v
 
     def attend(self, call: AttentionCall, lookup: Lookup | None = None) -> Tensor:
-        """Mixed values through the output layer."""
+        """Attention outputs of all heads through the output projection: (B, L, d_o)."""
         y = call.attend()
         if tracing():
             record(self, "weights", call.weights)
@@ -355,7 +355,7 @@ class Attention(BuiltMixer):
 
     @property
     def scores(self) -> Scores:
-        """Rules by which scores of queries and keys become weights."""
+        """Scale, soft cap, sink, position and dropout of the attention scores."""
         o = self.options
         position = self.position if isinstance(self.position, ScorePosition) else None
         dropout = o.attention_dropout if self.training else 0.0
