@@ -112,22 +112,22 @@ def softmax_attention(
     if slopes is not None:
         kind = slopes_in(q, k, visible, slopes, dropout)
         take(ENGINE, f"fused, slopes in {kind}")
-        if kind == "squares":
-            return sloped_attention(q, k, v, slopes, scale)
         if kind == "channels" and scale != 0:
             q, k, v = with_slopes_in(q, k, v, slopes / scale)
-        else:
+        elif kind != "squares":
             visible = with_bias(visible, slopes, q.shape[2], k.shape[2])
+        else:
+            return sloped_attention(q, k, v, slopes, scale)
     mask, causal = visible.mask, visible.causal
     in_tiles = 0 < dropout < 1 and dropped.able(q, k, mask, causal)
     if slopes is None:
         take(ENGINE, "tiles, some weights dropped" if in_tiles else "fused")
     if causal and not dropout and continued.able(q, k):
         y = continued.continued_attention(q, k, v, scale)
-    elif in_tiles:
-        y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
     elif not (dropout or (causal and q.shape[2] != k.shape[2])) and kernels.able(q, k, v, mask):
         y = kernels.few_attention(q, k, v, mask, causal, scale)
+    elif in_tiles:
+        y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
     else:
         y = _by_torch(q, k, v, mask, causal, scale, dropout)
     return y if v.shape[-1] == size else y[..., :size]

@@ -141,7 +141,7 @@ class Attention(BuiltMixer):
         positions, apply_rotary = None, identity
         if self.rotates or memory is not None or has_holes(whole, past):
             num_tokens = None if past is None else past.num_tokens
-            positions = positions_of(*x.shape[:2], whole, num_tokens, x.device)
+            positions = positions_of(x.shape[0], x.shape[1], whole, num_tokens, x.device)
             apply_rotary = partial(self.rotate, positions=positions)
         if memory is None:
             q, k, v = self.project(x, apply_rotary=apply_rotary)
