@@ -1,4 +1,4 @@
-"""`Mask`: who may see whom, in parts, materialised only when an engine asks.
+"""`Mask`: the attention mask in parts, materialised only when an engine asks.
 
 Booleans mean True = is real / may be seen, everywhere in this library; adapters convert foreign
 conventions at the border. A mixer that cannot honour a part that is set raises (`Mask.require`);
@@ -21,7 +21,7 @@ from everyformer.core.shared import shared
 
 @dataclass(frozen=True)
 class Mask:
-    """The parts of a mask; every part is optional and they combine by *and*.
+    """An attention mask in parts; every part is optional and they combine by *and*.
 
     B batch, H heads, L queries, S keys. Without a ``context`` the queries are the keys and S = L
     counts the tokens of this call alone, with a state too: nobody outside knows how many slots
@@ -128,7 +128,7 @@ def _described(part: Tensor) -> str:
 
 
 def runs_of(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
-    """Document of its row that each token is in, counted from 0: (B, L) int64.
+    """Number of the packed document that each token is in, from 0 in every row: (B, L) int64.
 
     A run of equal ids is a document. Padding belongs to that of the real token before it (or of the
     first one), whatever its id.
@@ -151,7 +151,7 @@ def runs_after(documents: Tensor, padding_mask: Tensor | None = None) -> Tensor:
 
 
 def require_mask(mask: Mask | None) -> None:
-    """Refuse what is given as a mask and is none, a tensor of flags above all."""
+    """Refuse a mask that is no `Mask`, a tensor of flags above all."""
     if mask is not None and not isinstance(mask, Mask):
         raise ShapeError(
             f"a mask is a Mask, not a {type(mask).__name__}: Mask(padding_mask=flags) marks which "
@@ -184,7 +184,7 @@ def positions_of(
 
 
 def counted(count: int, device: torch.device) -> Tensor:
-    """0, 1 ... of so many: (1, ``count``) int64."""
+    """Positions 0, 1 ... of ``count`` tokens: (1, ``count``) int64."""
     return torch.arange(count, device=device)[None]
 
 

@@ -1,4 +1,4 @@
-"""Look inside: `with trace(model) as t:` keeps what mixers offer to show.
+"""Recording of attention weights and the like: `with trace(model) as t:` keeps what mixers offer.
 
 A mixer calls ``record(self, "weights", lambda: ...)``; the thunk runs only while a trace that
 contains this module is open, so an untraced model pays one comparison.
@@ -53,7 +53,7 @@ def trace(model: nn.Module) -> Iterator[Trace]:
 
 @contextmanager
 def untraced() -> Iterator[None]:
-    """Record nothing inside: it is a recomputation."""
+    """Pause of all traces: what runs inside is a recomputation."""
     paused = _open.copy()
     _open.clear()
     try:
@@ -68,6 +68,6 @@ def tracing() -> bool:
 
 
 def record(module: nn.Module, name: str, make: Callable[[], Tensor]) -> None:
-    """Offer a picture: ``make`` is called only while a trace is open."""
+    """Record ``make()`` of a module under a name; it is called only while a trace is open."""
     for opened in _open:
         opened.add(module, name, make)

@@ -7,15 +7,12 @@ sink, weights to look at) is computed by the formula. Query i of L stands at sou
 i + (S - L), so a causal call with a cache never sees too little (torch's own ``is_causal`` aligns
 the other corner).
 
-A bias that is linear in distance, -m (i - j), needs no (L, S) tensor. In float32 and float64
-`engines.softmax.slopes` adds it to squares of pairs; in half precision m j is the product of
-more channels of q and k, since a row of softmax does not change when m i is added to its scores.
+A bias that is linear in distance, -m (i - j), needs no (L, S) tensor: see `engines.softmax.slopes`.
 
 Source: Vaswani et al. 2017, arXiv 1706.03762, eq. 1.
 """
 
 import math
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -26,9 +23,13 @@ from everyformer.core.errors import ShapeError
 from everyformer.core.mask import Mask
 from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.once import named_once
-from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax import continued, dropped, kernels
-from everyformer.engines.softmax.slopes import able, sloped_attention
+from everyformer.engines.softmax.slopes import (
+    sloped_attention,
+    slopes_in,
+    with_bias,
+    with_slopes_in,
+)
 from everyformer.engines.softmax.visibility import (
     Visibility,
     causal_mask,
@@ -99,73 +100,67 @@ def softmax_attention(
     score of one extra key whose value is 0. ``slopes`` (H,) are m of a bias -m (i + S - L - j) for
     queries that see no later key, under a bool mask. A query that may see nothing gives 0.
     """
-    if softcap is None and sink is None and k.shape[2] > 0:
-        scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-        size = v.shape[-1]
-        if slopes is not None:
-            kind = sloped(q, k, visible, slopes, dropout)
-            take(ENGINE, f"fused, slopes in {kind}")
-            if kind == "squares":
-                return sloped_attention(q, k, v, slopes, scale)
-            if kind == "channels" and scale != 0:
-                q, k, v = with_slopes_in(q, k, v, slopes / scale)
-            else:
-                visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
-        mask, causal = visible.mask, visible.causal
-        in_tiles = 0 < dropout < 1 and dropped.able(q, k, mask, causal)
-        if slopes is None:
-            take(ENGINE, "tiles, some weights dropped" if in_tiles else "fused")
-        if causal and not dropout and continued.able(q, k):
-            y = continued.continued_attention(q, k, v, scale)
-            return y if v.shape[-1] == size else y[..., :size]
-        if in_tiles:
-            y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
-            return y if v.shape[-1] == size else y[..., :size]
-        square = q.shape[2] == k.shape[2]
-        if not dropout and (square or not causal) and kernels.able(q, k, v, mask):
-            return kernels.few_attention(q, k, v, mask, causal, scale)[..., :size]
-        if causal and not square:
-            causal = False
-            if q.shape[2] > 1:
-                mask = causal_mask(q.shape[2], k.shape[2], q.device)
-        if mask is not None and mask.dtype != torch.bool:
-            mask = mask.to(q.dtype)
-        k, v, mask = in_even_rows(q, k, v, mask)
-        y = F.scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            attn_mask=mask,
-            dropout_p=dropout,
-            is_causal=causal,
-            scale=scale,
-            # a branch, since a compiler may know the number as a symbol
-            enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
+    if softcap is not None or sink is not None or k.shape[2] == 0:
+        take(ENGINE, "matrix", "torch's kernels know no softcap, no sink and no empty text")
+        weights = attention_weights(
+            q, k, visible, scale=scale, softcap=softcap, sink=sink, slopes=slopes
         )
-        y = named_once(y)
-        if mask is not None and torch.compiler.is_exporting():
-            # in ONNX torch's operator gives a mean, or NaN, to a query that sees nothing
-            seen = mask if mask.dtype == torch.bool else mask > -math.inf
-            y = y.masked_fill(~seen.any(-1, keepdim=True), 0)
-        return y if v.shape[-1] == size else y[..., :size]
-    take(ENGINE, "matrix", "torch's kernels know no softcap, no sink and no empty text")
-    weights = attention_weights(
-        q, k, visible, scale=scale, softcap=softcap, sink=sink, slopes=slopes
+        groups = q.shape[1] // v.shape[1]
+        return drop(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
+    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
+    size = v.shape[-1]
+    if slopes is not None:
+        kind = slopes_in(q, k, visible, slopes, dropout)
+        take(ENGINE, f"fused, slopes in {kind}")
+        if kind == "channels" and scale != 0:
+            q, k, v = with_slopes_in(q, k, v, slopes / scale)
+        elif kind != "squares":
+            visible = with_bias(visible, slopes, q.shape[2], k.shape[2])
+        else:
+            return sloped_attention(q, k, v, slopes, scale)
+    mask, causal = visible.mask, visible.causal
+    in_tiles = 0 < dropout < 1 and dropped.able(q, k, mask, causal)
+    if slopes is None:
+        take(ENGINE, "tiles, some weights dropped" if in_tiles else "fused")
+    if causal and not dropout and continued.able(q, k):
+        y = continued.continued_attention(q, k, v, scale)
+    elif not (dropout or (causal and q.shape[2] != k.shape[2])) and kernels.able(q, k, v, mask):
+        y = kernels.few_attention(q, k, v, mask, causal, scale)
+    elif in_tiles:
+        y = dropped.dropped_attention(q, k, v, mask, causal, scale, dropout)
+    else:
+        y = _by_torch(q, k, v, mask, causal, scale, dropout)
+    return y if v.shape[-1] == size else y[..., :size]
+
+
+def _by_torch(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
+    """`softmax_attention` by torch's `scaled_dot_product_attention`."""
+    if causal and q.shape[2] != k.shape[2]:
+        causal = False
+        if q.shape[2] > 1:
+            mask = causal_mask(q.shape[2], k.shape[2], q.device)
+    if mask is not None and mask.dtype != torch.bool:
+        mask = mask.to(q.dtype)
+    k, v, mask = in_even_rows(q, k, v, mask)
+    y = F.scaled_dot_product_attention(
+        q,
+        k,
+        v,
+        attn_mask=mask,
+        dropout_p=dropout,
+        is_causal=causal,
+        scale=scale,
+        # a branch, since a compiler may know the number as a symbol
+        enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
     )
-    groups = q.shape[1] // v.shape[1]
-    return drop(weights, dropout).to(v.dtype) @ v.repeat_interleave(groups, dim=1)
-
-
-def sloped(
-    q: Tensor, k: Tensor, visible: Visibility, slopes: Tensor, dropout: float = 0.0
-) -> Literal["squares", "channels", "written"]:
-    """The way `softmax_attention` adds its slopes: written out it costs an (L, S) tensor a head."""
-    if q.shape[2] == 1:
-        return "written"
-    if q.dtype in HALF:
-        return "channels"
-    alone = visible.causal and not dropout and able(q, k, slopes)
-    return "squares" if alone else "written"
+    y = named_once(y)
+    if mask is not None and torch.compiler.is_exporting():
+        # in ONNX torch's operator gives a mean, or NaN, to a query that sees nothing
+        seen = mask if mask.dtype == torch.bool else mask > -math.inf
+        y = y.masked_fill(~seen.any(-1, keepdim=True), 0)
+    return y
 
 
 def attention_weights(
@@ -178,7 +173,7 @@ def attention_weights(
     sink: Tensor | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """The matrix A (B, H, L, S) itself, in float32 or wider; rows that see nothing are zero."""
+    """Attention weights A (B, H, L, S), in float32 or wider; rows that see nothing are zero."""
     scores = attention_scores(q, k, visible, scale=scale, softcap=softcap, slopes=slopes)
     return weights_of(scores, sink)
 
@@ -201,7 +196,7 @@ def attention_scores(
     softcap: float | None = None,
     slopes: Tensor | None = None,
 ) -> Tensor:
-    """Scores (B, H, L, S) that softmax is taken of, in float32 or wider; -inf: not visible."""
+    """Attention scores (B, H, L, S) before softmax, in float32 or wider; -inf: not visible."""
     wide = torch.promote_types(q.dtype, torch.float32)
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
@@ -209,41 +204,10 @@ def attention_scores(
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     if slopes is not None:
-        visible = _with_bias(visible, slopes, q.shape[2], k.shape[2])
+        visible = with_bias(visible, slopes, q.shape[2], k.shape[2])
     mask = visible.mask
     if visible.causal:
         mask = causal_mask(q.shape[2], k.shape[2], q.device)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf) if mask.dtype == torch.bool else scores + mask
     return scores
-
-
-def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Three channels more whose product is -rate (S - 1 - j); all padded to one width.
-
-    For half precision: sums of thousands lose digits of float32 that these dtypes do not have.
-    Distances are split into digits of base 256, integers that are exact in every dtype; the third
-    is times 256 in keys and in queries, so that float16 holds it up to 2^24. Fused kernels want the
-    same number of channels in all three, a multiple of 8.
-    """
-    (batch, heads, queries, size), keys = q.shape, k.shape[2]
-    width = -(-max(size + 3, v.shape[-1]) // 8) * 8
-    ago = keys - 1 - torch.arange(keys, device=k.device)
-    parts = torch.stack((ago // 65536 * 256, ago // 256 % 256 * 256, ago % 256), -1).to(k.dtype)
-    falling = -rates.to(q.dtype).view(1, -1, 1, 1) * parts.new_tensor((256, 1, 1))
-    q = torch.cat((q, falling.expand(batch, heads, queries, 3)), -1)
-    k = torch.cat((k, parts.expand(*k.shape[:2], keys, 3)), -1)
-    q, k = (F.pad(t, (0, width - size - 3)) for t in (q, k))
-    return q, k, F.pad(v, (0, width - v.shape[-1]))
-
-
-def _with_bias(visible: Visibility, slopes: Tensor, queries: int, keys: int) -> Visibility:
-    """``visible`` with ``slopes`` written out as a mask (1, H, L, S)."""
-    index = torch.arange(keys, device=slopes.device)
-    distance = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
-    bias = -slopes.view(1, -1, 1, 1) * distance
-    if visible.causal:
-        bias = bias.masked_fill(distance < 0, -math.inf)
-    if visible.mask is not None:
-        bias = bias.masked_fill(~visible.mask, -math.inf)
-    return Visibility(mask=bias)

@@ -1,4 +1,4 @@
-"""Scores that a position changes, a block of queries at a time.
+"""Softmax attention whose scores a position changes, a block of queries at a time.
 
 Long calls go through blocks of queries, causal ones with the keys up to the block's last. The
 weights of the first blocks, up to `SAVED`, stay for the backward pass; those of the others are
@@ -37,11 +37,10 @@ SAVED = 1 << 24
 
 
 class Call(NamedTuple):
-    """Settings of a call in blocks, without its queries, keys and values."""
+    """Position, mask and settings of an attention call, without its queries, keys and values."""
 
     position: ScorePosition
     pairs: Pairs
-    """of the blocks"""
     visible: Visibility
     scale: float
     softcap: float | None
@@ -49,12 +48,16 @@ class Call(NamedTuple):
     dropout: float
     """these as in `everyformer.engines.softmax.scored.Scores`"""
 
+    def in_blocks(self, q: Tensor, k: Tensor) -> Call:
+        """The call, with the distances of its blocks."""
+        return self._replace(pairs=self.pairs.in_blocks(sizes(q, k)[1]))
+
     def prepared(self, q: Tensor) -> Parts:
         wide = torch.promote_types(q.dtype, torch.float32)
         return self.position.prepare(self.pairs, self.scale, wide)
 
-    def cut(self, parts: Parts, block: _Block) -> Parts:
-        return self.position.cut(parts, self.pairs.block(*block))
+    def block(self, rows: slice, first: int, last: int, keys: int) -> _Block:
+        return _Block(rows, first, last, keys, self.pairs.block(rows, first, last, keys))
 
 
 class _Block(NamedTuple):
@@ -64,17 +67,18 @@ class _Block(NamedTuple):
     first: int
     last: int
     keys: int
+    pairs: Pairs
 
 
 class _Weighed(NamedTuple):
     """A block's weights as autograd sees them."""
 
     inputs: tuple[Tensor, ...]
-    """what they were computed from: the block's part of all tensors"""
+    """the block's part of all tensors, from which they were computed"""
     weights: Tensor
     """(B, H, L, S)"""
     added: Tensor | None
-    """what the position adds to outputs under them"""
+    """addend of the outputs under them, of the position"""
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
@@ -82,11 +86,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
     groups = q.shape[1] // k.shape[1]
     if groups > 1:
         k, v = k.repeat_interleave(groups, dim=1), v.repeat_interleave(groups, dim=1)
+    call = call.in_blocks(q, k)
     parts, sink = call.prepared(q), call.sink
     tensors = (q, k, v, *parts) if sink is None else (q, k, v, *parts, sink)
     if sizes(q, k) == q.shape[::2]:
         take(ENGINE, "matrix", "a position changes the scores")
-        whole = _weigh(call, len(parts), _whole(q, k), tensors)
+        whole = _weigh(call, len(parts), _whole(q, k, call), tensors)
         return _output(whole)
     take(ENGINE, "blocks of queries", "a position changes the scores")
     output: Tensor = _Blocks.apply(call, len(parts), torch.is_grad_enabled(), *tensors)
@@ -94,16 +99,19 @@ def attend(q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
 
 
 def all_scores(q: Tensor, k: Tensor, call: Call) -> Tensor:
-    """All scores (B, H, L, S), written out; -inf: not visible."""
+    """Attention scores (B, H, L, S), written out; -inf: not visible."""
     k = k.repeat_interleave(q.shape[1] // k.shape[1], dim=1)
+    call = call.in_blocks(q, k)
     parts, wide = call.prepared(q), torch.promote_types(q.dtype, torch.float32)
     if sizes(q, k) == q.shape[::2]:
-        return _scores(call, call.cut(parts, _whole(q, k)), _whole(q, k), q, k)
+        whole = _whole(q, k, call)
+        return _scores(call, call.position.cut(parts, whole.pairs), whole, q, k)
     scores = q.new_full((*q.shape[:3], k.shape[2]), -math.inf, dtype=wide)
     for block in _plan(q, k, call):
         cut = q[block.rows, :, block.first : block.last], k[block.rows, :, : block.keys]
         into = scores[block.rows, :, block.first : block.last, : block.keys]
-        into.copy_(_scores(call, call.cut(parts, block), block, *cut))
+        of_block = call.position.cut(parts, block.pairs)
+        into.copy_(_scores(call, of_block, block, *cut))
     return scores
 
 
@@ -178,8 +186,8 @@ def sizes(q: Tensor, k: Tensor) -> tuple[int, int]:
     return min(batch, max(1, most // (heads * source * rows))), rows
 
 
-def _whole(q: Tensor, k: Tensor) -> _Block:
-    return _Block(slice(None), 0, q.shape[2], k.shape[2])
+def _whole(q: Tensor, k: Tensor, call: Call) -> _Block:
+    return call.block(slice(None), 0, q.shape[2], k.shape[2])
 
 
 def _plan(q: Tensor, k: Tensor, call: Call) -> Iterator[_Block]:
@@ -189,7 +197,7 @@ def _plan(q: Tensor, k: Tensor, call: Call) -> Iterator[_Block]:
         for first in range(0, length, rows):
             last = min(first + rows, length)
             keys = last + source - length if call.pairs.causal else source
-            yield _Block(slice(top, top + batch), first, last, keys)
+            yield call.block(slice(top, top + batch), first, last, keys)
 
 
 def _cut(call: Call, count: int, block: _Block, tensors: Any) -> tuple[Tensor, ...]:
@@ -199,7 +207,7 @@ def _cut(call: Call, count: int, block: _Block, tensors: Any) -> tuple[Tensor, .
         q[block.rows, :, block.first : block.last],
         k[block.rows, :, : block.keys],
         v[block.rows, :, : block.keys],
-        *call.cut(parts, block),
+        *call.position.cut(parts, block.pairs),
         *sink,
     )
 
@@ -217,7 +225,7 @@ def _weigh(
         weights = _weights(call, parts, sink, block, q, k)
         weights = dropout(weights, call.dropout) if call.dropout else weights
         weights = weights.to(v.dtype)
-        added = call.position.values(weights, parts, call.pairs.block(*block))
+        added = call.position.values(weights, parts, block.pairs)
         return _Weighed(cut, weights, added)
 
 
@@ -238,11 +246,11 @@ def _weights(
 def _scores(call: Call, parts: Parts, block: _Block, q: Tensor, k: Tensor) -> Tensor:
     """(B, H, L, S) of one block, -inf for pairs that do not see each other."""
     wide = torch.promote_types(q.dtype, torch.float32)
-    q, k, pairs = q.to(wide) * call.scale, k.to(wide), call.pairs.block(*block)
+    q, k = q.to(wide) * call.scale, k.to(wide)
     products = (call.position.content(q, parts) @ k.transpose(-1, -2)).to(wide)
     if call.softcap is not None:
         products = call.softcap * torch.tanh(products / call.softcap)
-    scores = call.position.score(products, q, k, parts, pairs)
+    scores = call.position.score(products, q, k, parts, block.pairs)
     if call.visible.causal:
         return _hide_later(scores)
     if call.visible.mask is not None:

@@ -1,4 +1,4 @@
-"""Keys and values that softmax attention has read: the growing state, and the context's."""
+"""Key-value caches of softmax attention: of a stream, which grows, and of a context."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.mask import Mask, counted
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
 from everyformer.core.subset import gather_rows, order_of_real
 from everyformer.engines.growing import Growing
-from everyformer.engines.softmax.visibility import real_last
+from everyformer.engines.softmax.pairs import Pairs
+from everyformer.engines.softmax.visibility import Visibility, counts_up, real_last, visibility
 
 
 @state
 class KeyValueState(Growing):
-    """Keys and values of the tokens seen. Padding keeps its slot, marked by ``padding_mask``."""
+    """Key-value cache of the tokens seen. Padding keeps its slot, marked by ``padding_mask``."""
 
     grows = ("keys", "values")
     slot_dim = 2
@@ -134,6 +136,54 @@ class KeyValueState(Growing):
         return State.reset(replace(self, padding_mask=padding_mask, positions=positions), where)
 
 
+def has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
+    """True where positions do not simply count up: padding, packed documents, empty slots."""
+    parts = mask is not None and (mask.padding_mask is not None or mask.documents is not None)
+    return parts or (cache is not None and cache.padding_mask is not None)
+
+
+def with_cache(
+    k: Tensor,
+    v: Tensor,
+    mask: Mask | None,
+    positions: Tensor | None,
+    cache: KeyValueState | None,
+    *,
+    causal: bool,
+    windows: tuple[int | None, ...],
+    farthest: int | None = None,
+) -> tuple[Tensor, Tensor, Visibility, Pairs, KeyValueState | None]:
+    """Keys and values of cache and new tokens, the mask and distances of queries; the new cache.
+
+    Args:
+        k, v: keys (B, H_kv, L, D) and values (B, H_kv, L, Dv) of the new tokens, rotated.
+        mask: of the new tokens, as `with_past` gives it beside a cache.
+        positions: (B or 1, L) of the new tokens; None: they count up without holes.
+        farthest: largest distance to a row of the cache (`Recalled.farthest`).
+    """
+    length, holes = k.shape[2], has_holes(mask, cache)
+    padding_mask = None if mask is None else mask.padding_mask
+    of_q = of_k = positions
+    if cache is not None:
+        cache = cache.append(k, v, positions, padding_mask)
+        k, v = cache.keys, cache.values
+        padding_mask, of_k = cache.slots() if holes else (None, None)
+    if not holes:
+        # from now on positions matter by their distances alone
+        of_k = shared(counted, k.shape[2], k.device)
+        of_q = of_k[:, k.shape[2] - length :]
+    assert of_q is not None
+    assert of_k is not None
+    packed = mask is not None and mask.documents is not None
+    regular = farthest is None and not packed and counts_up(padding_mask)
+    visible = visibility(
+        mask, of_q, of_k,
+        causal=causal, windows=windows, padding_mask=padding_mask, regular=regular,
+    )  # fmt: skip
+    pairs = Pairs.of(of_q, of_k, regular=regular, causal=causal, farthest=farthest)
+    return k, v, visible, pairs, cache
+
+
 def _real(batch: int, size: int, device: torch.device) -> Tensor:
     return torch.ones(batch, size, dtype=torch.bool, device=device)
 
@@ -153,7 +203,7 @@ def _columns(slots: Tensor, index: Tensor) -> Tensor:
 
 @state
 class ContextState(State):
-    """Keys and values of a context, projected once and read by every step of cross-attention."""
+    """Key-value cache of a context, projected once and read by every step of cross-attention."""
 
     of_context = True
     num_tokens: Tensor
@@ -166,7 +216,7 @@ class ContextState(State):
 
 
 def freed(carried: S) -> S:
-    """A state without the slots of keys and values that none of its rows holds any more.
+    """A key-value cache without the slots that none of its rows holds any more.
 
     Rows that are reset leave theirs behind, so that one episode after the other would need room for
     all. Not for states that hold something else by slot (Reformer's buckets, memories).

@@ -1,4 +1,4 @@
-"""Causal attention of tokens that go on from a past, without a tensor of their pairs, on a CPU.
+"""Causal softmax attention of queries after a cache, without an (L, S) mask, on a CPU.
 
 Of S tokens the last L are queries. They see all P = S - L before them, and of their own the first
 i + 1: two calls of torch's kernels, one of a rectangle and one of a triangle, which are merged by

@@ -1,4 +1,4 @@
-"""Softmax attention whose scores and values depend on distances, by kernels, where there are any.
+"""Softmax attention whose scores and values depend on distances, by CUDA kernels.
 
     s_ij = q_i k_j + p_i vectors_c + numbers_c    or    s_ij = max(q_i k_j, 0) numbers_c,
     o_i = sum_j softmax(s)_ij (v_j + values_c),    c the column of the distance i - j
@@ -22,7 +22,7 @@ from everyformer.engines.once import once_differentiable
 
 
 class Distances(NamedTuple):
-    """Queries and distances of a call, as a position takes them.
+    """Queries of a call and its position's tables of keys, biases and values by distance.
 
     The C columns of the tables are the first of `Pairs.span`, those that a pair can meet.
     """
@@ -50,7 +50,7 @@ def able(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def attention_by_distance(of: Distances, k: Tensor, v: Tensor, causal: bool) -> Tensor:
-    """Heads' outputs (B, H, L, Dv) of ``k`` and ``v`` (B, H, S, ...)."""
+    """Heads' outputs (B, H, L, Dv) of queries ``of`` a call, keys and values (B, H, S, ...)."""
     q, heads = of.queries.to(k.dtype), k.shape[1]
     p = None if of.asking is None else of.asking.to(k.dtype)
     vectors, values = (

@@ -1,4 +1,4 @@
-"""Softmax attention some of whose weights are dropped, on a CPU: a tile of them at a time.
+"""Softmax attention with dropout on its weights, on a CPU: a tile of them at a time.
 
     o_i = sum_j m_ij P_ij v_j,   P_ij = e^(s_ij) / sum_n e^(s_in),   s_ij = scale q_i . k_j + b_ij
     dV = (m P)^T dO,   dS = P (m dO V^T - delta),   delta_i = sum_j P_ij m_ij (dO V^T)_ij

@@ -74,7 +74,7 @@ def few_attention(
 
 
 def for_kernels(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """All three (B, H, ...) with heads of one size, as kernels on a CPU take them."""
+    """Queries, keys and values (B, H, ...) with heads of one size, as CPU kernels take them."""
     groups, most = q.shape[1] // k.shape[1], max(q.shape[-1], v.shape[-1])
     k, v = (t if groups == 1 else t.repeat_interleave(groups, dim=1) for t in (k, v))
     # where nothing is missing, padding would be a copy
@@ -87,7 +87,7 @@ def backward(
     grad_o: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, logsum: Tensor, *,
     triangle: bool, scale: float, mask: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Gradients of ``q``, ``k``, ``v`` (U, H, R or S, D).
+    """Gradients of queries, keys and values (U, H, R or S, D).
 
     Args:
         o, logsum: may be those of more keys than these.
@@ -175,13 +175,13 @@ def _gradients(
 
 
 def shapes(q: Tensor) -> tuple[Tensor, Tensor]:
-    """Outputs like ``q`` and log-sums of its first three dimensions, without values."""
+    """Outputs like queries ``q`` and log-sums of its first three dimensions, without values."""
     wide = torch.promote_types(q.dtype, torch.float32)
     return fake(q), q.new_empty(q.shape[:3], dtype=wide)
 
 
 def pairs(q: Any, k: Any) -> int:
-    """Pairs, times channels of all heads."""
+    """Pairs of queries and keys, times channels of all heads."""
     units, heads, rows, size = q
     return int(units * heads * rows * k[2] * size)
 

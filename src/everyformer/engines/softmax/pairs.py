@@ -1,4 +1,4 @@
-"""Positions of the queries and keys of a block of scores, and tables over their distances.
+"""Distances of queries and keys of a block of attention scores, and tables over them.
 
 The distance of query i and key j is d = i - j: positive to the past. A position that depends on
 distances alone makes one column for each distance of a call, from the farthest past to the nearest
@@ -26,7 +26,7 @@ from everyformer.core.shared import shared
 
 @dataclass(frozen=True)
 class Pairs:
-    """Positions of a block of L queries and S keys."""
+    """Positions of L queries and S keys, and the columns of tables over their distances."""
 
     queries: Tensor
     """(B or 1, L) int64, absolute"""
@@ -206,7 +206,7 @@ def _falling(first: int, count: int, device: torch.device) -> Tensor:
 
 
 def relative_shift(scores: Tensor) -> Tensor:
-    """From a column for every distance to one for every key (Dai et al. 2019, appendix B).
+    """Scores by key from scores by relative distance (Dai et al. 2019, appendix B).
 
     Args:
         scores: (..., L, L + S - 1); the columns of a query fall from the distance of the farthest

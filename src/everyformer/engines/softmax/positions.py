@@ -1,4 +1,4 @@
-"""Positions that act on scores: what they add or change depends on the distance i - j alone.
+"""Relative positions in attention scores: a bias, or more, by the distance i - j alone.
 
 `everyformer.engines.softmax.blocks` computes attention block by block and asks for the parts below.
 """
@@ -17,13 +17,13 @@ from everyformer.engines.softmax.distances import Distances
 from everyformer.engines.softmax.pairs import Pairs
 
 Parts = tuple[Tensor, ...]
-"""what a position makes once for all blocks of a call; the first dimension of each is H or 1"""
+"""tensors of a position for all blocks of a call; the first dimension of each is H or 1"""
 Cap = Callable[[Tensor], Tensor]
-"""what bounds the scores of contents"""
+"""soft cap of the scores of contents"""
 
 
 class ScorePosition(Position):
-    """Base of positions that change the scores of softmax attention (and maybe its values)."""
+    """Base of relative positions that change attention scores (and maybe values)."""
 
     acts_on = "scores"
     additive: bool = False
@@ -41,7 +41,7 @@ class ScorePosition(Position):
         raise NotImplementedError
 
     def cut(self, parts: Parts, pairs: Pairs) -> Parts:
-        """A block's part of what the call holds, all of it views."""
+        """A block's part of the tensors of `prepare`, all of it views."""
         raise NotImplementedError
 
     def last(self, q: Tensor, pairs: Pairs, scale: float) -> tuple[Tensor, Tensor] | None:

@@ -1,4 +1,4 @@
-"""Tables by distance, made of weights and remembered from step to step of a stream."""
+"""Cache of a position's tables by distance, from step to step of a stream."""
 
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class _Known(NamedTuple):
 
 
 class Remembered:
-    """Results of one function of distances, which a step would else make again for all of them.
+    """Cache of one table by distance, which a step would else make again for all distances.
 
     Without gradients on a CPU a call's results serve the next one, whose distances are more by a
     few. Weights may be changed behind autograd's back, so they are compared number by number.

@@ -1,4 +1,4 @@
-"""Causal attention whose scores fall with distance, with no digit lost at any length, on a CPU.
+"""Causal attention with a bias linear in distance (ALiBi), exact at any length, on a CPU.
 
     A_ij ~ exp(scale q_i . k_j - m_h (i - j)),   j <= i
 
@@ -22,6 +22,9 @@ together are far below the last digit: they are left out. Steep heads have no sq
 they reach, and all have only the keys that stretches of queries reach. What is left out would be
 numbers below the normal ones, on which CPUs are slow.
 
+In half precision m j is the product of more channels of q and k (`with_slopes_in`); elsewhere the
+bias is written out (`with_bias`).
+
 Sources: Press, Smith, Lewis 2022, arXiv 2108.12409, section 3 (the bias); Milakov & Gimelshein
 2018, arXiv 1805.02867 (the merge).
 """
@@ -32,13 +35,16 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import groupby
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.engines.operators import operator
+from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax import kernels
+from everyformer.engines.softmax.visibility import Visibility
 
 CHUNK = 256
 """tokens of a triangle"""
@@ -46,11 +52,18 @@ STRIPS = 4
 """stretches of a square's queries, each with fewer keys, where these do not reach all"""
 
 
-def able(q: Tensor, k: Tensor, slopes: Tensor) -> bool:
-    """True where `sloped_attention` can take a causal call of these."""
+def slopes_in(
+    q: Tensor, k: Tensor, visible: Visibility, slopes: Tensor, dropout: float = 0.0
+) -> Literal["squares", "channels", "written"]:
+    """The way to add slopes to scores: `sloped_attention`, `with_slopes_in` or `with_bias`."""
+    if q.shape[2] == 1:
+        return "written"
+    if q.dtype in HALF:
+        return "channels"
     exact = q.dtype in (torch.float32, torch.float64) and q.shape[2] <= k.shape[2]
     plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
-    return exact and plain and not slopes.requires_grad
+    alone = visible.causal and not dropout and not slopes.requires_grad
+    return "squares" if alone and exact and plain else "written"
 
 
 def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: float) -> Tensor:
@@ -60,6 +73,37 @@ def sloped_attention(q: Tensor, k: Tensor, v: Tensor, slopes: Tensor, scale: flo
     """
     o, _ = _sloped_softmax(*kernels.for_kernels(q, k, v), slopes.to(q.dtype), scale)
     return o[..., : v.shape[-1]]
+
+
+def with_slopes_in(q: Tensor, k: Tensor, v: Tensor, rates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values with channels more whose product is the bias -rate (S - 1 - j).
+
+    For half precision: sums of thousands lose digits of float32 that these dtypes do not have.
+    Distances are split into digits of base 256, integers that are exact in every dtype; the third
+    is times 256 in keys and in queries, so that float16 holds it up to 2^24. Fused kernels want the
+    same number of channels in all three, a multiple of 8: all are padded to it.
+    """
+    (batch, heads, queries, size), keys = q.shape, k.shape[2]
+    width = -(-max(size + 3, v.shape[-1]) // 8) * 8
+    ago = keys - 1 - torch.arange(keys, device=k.device)
+    parts = torch.stack((ago // 65536 * 256, ago // 256 % 256 * 256, ago % 256), -1).to(k.dtype)
+    falling = -rates.to(q.dtype).view(1, -1, 1, 1) * parts.new_tensor((256, 1, 1))
+    q = torch.cat((q, falling.expand(batch, heads, queries, 3)), -1)
+    k = torch.cat((k, parts.expand(*k.shape[:2], keys, 3)), -1)
+    q, k = (F.pad(t, (0, width - size - 3)) for t in (q, k))
+    return q, k, F.pad(v, (0, width - v.shape[-1]))
+
+
+def with_bias(visible: Visibility, slopes: Tensor, queries: int, keys: int) -> Visibility:
+    """The mask ``visible`` with the bias of ``slopes`` written out, (1, H, L, S)."""
+    index = torch.arange(keys, device=slopes.device)
+    distance = torch.arange(keys - queries, keys, device=slopes.device)[:, None] - index
+    bias = -slopes.view(1, -1, 1, 1) * distance
+    if visible.causal:
+        bias = bias.masked_fill(distance < 0, -math.inf)
+    if visible.mask is not None:
+        bias = bias.masked_fill(~visible.mask, -math.inf)
+    return Visibility(mask=bias)
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Visibility of keys to queries: the one tensor that a softmax call takes, or none if it can."""
+"""Attention mask of a softmax call: one tensor of all parts, or none if causality is all."""
 
 import math
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ ROW = 16
 
 @dataclass(frozen=True)
 class Visibility:
-    """The keys that each query may see, in the form that an attention call takes."""
+    """Attention mask in the form that a softmax call takes: the keys that each query may see."""
 
     causal: bool = False
     """query i sees keys up to i + (S - L) and nothing else is hidden; then ``mask`` is None"""
@@ -36,7 +36,7 @@ def visibility(
     bias: Tensor | None = None,
     regular: bool = False,
 ) -> Visibility:
-    """Everything that hides keys from queries, as one mask; none where causality is all.
+    """Attention mask of everything that hides keys from queries; none where causality is all.
 
     Args:
         mask: the caller's mask (its own ``padding_mask`` hides no keys: pass their flags apart).
@@ -80,15 +80,15 @@ def visibility(
 
 
 def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
-    """(L, S) bool: query i may see keys up to i + (S - L)."""
+    """Causal mask (L, S) bool: query i may see keys up to i + (S - L)."""
     return torch.ones(queries, keys, dtype=torch.bool, device=device).tril(keys - queries)
 
 
 def in_even_rows(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """``k``, ``v`` and ``mask`` as a graph hands them over: hidden keys added, to a multiple of
-    `ROW`, and the mask in numbers.
+    """Keys, values and mask as a graph hands them over: hidden keys added, to a multiple of `ROW`,
+    and the mask in numbers.
 
     Kernels of CUDA read no other rows. Of a mask that has them not, torch asks how long they are,
     and the graph would serve the lengths alone that give the same answer; outside of one it may.
@@ -108,7 +108,7 @@ def _asks_for_rows(q: Tensor) -> bool:
 
 
 def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, Tensor | None]:
-    """A mask whose pairs are of ``length`` keys, for those and ``past`` ones in front of them.
+    """A mask over ``length`` keys, widened by ``past`` keys of a cache in front of them.
 
     Documents become pairs: the past is number 0 and so is a first run of id 0, which continues
     it. The second result is then (B, past + L) int64, the number of each slot's document.
@@ -197,7 +197,7 @@ def all_read(num_tokens: Tensor, count: int) -> bool:
 
 
 def common(num_tokens: Tensor) -> int | None:
-    """What all ``num_tokens`` (B,) are; None if they are not all one number, or it costs something
+    """The one number that all ``num_tokens`` (B,) are; None if there is none, or it costs something
     to know."""
     return shared(_common, num_tokens)
 

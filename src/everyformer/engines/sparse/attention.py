@@ -21,10 +21,10 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from everyformer.core.dispatch import Against, dispatch, take
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
 from everyformer.engines.ranges import HALF
-from everyformer.engines.softmax.attention import with_slopes_in
 from everyformer.engines.softmax.kernels import for_kernels
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.scored import Scores
+from everyformer.engines.softmax.slopes import with_slopes_in
 from everyformer.engines.softmax.visibility import Visibility
 from everyformer.engines.sparse.branches import fused
 from everyformer.engines.sparse.by_torch import by_parts

@@ -1,4 +1,4 @@
-"""Memories: what attention reads beside its own tokens, one file each; `MEMORY` is the gene."""
+"""Memories: past keys and values that attention reads too, one file each; `MEMORY` is the gene."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MEMORIES: Registry[type[Memory]] = Registry(
 
 
 class MemoryGene(Gene):
-    """The gene of the past that layers carry from one segment of a text to the next."""
+    """The memory gene: keys and values that layers carry from one segment of a text to the next."""
 
     name = "memory"
     question = (

@@ -1,11 +1,11 @@
-"""`Memory`: what one attention layer carries from segment to segment.
+"""`Memory`: past inputs, or keys and values, that an attention layer carries between segments.
 
 The rows that a memory holds come before the segment, oldest first: inputs of the layer, which
 become keys and values there by its own projections, so that these learn from the past while the
 past itself gets no gradient; or keys and values as they were. A memory may also have a store of its
 own (`Memory.look_up`), whose result is merged with softmax's.
 
-A layer's call, segment by segment (`everyformer.genes.mixers.attention.with_memory`):
+A layer's call, segment by segment (`everyformer.genes.mixers.attention`):
 
     recall     the state's rows, as further keys and values of softmax
     look_up    the store's result for the segment's queries; Lookup.merge joins it to the output
@@ -36,7 +36,7 @@ Heads = tuple[Tensor, Tensor, Tensor]
 
 
 class Recalled(NamedTuple):
-    """Keys and values, or rows, that are read with a segment."""
+    """Past keys and values, or inputs to make them of, that are read with a segment."""
 
     rows: KeyValueState
     """inputs (B, 1, m, width) as keys, with values of no channels; or keys and values"""
@@ -63,7 +63,7 @@ class Tokens(NamedTuple):
 
 
 class Lookup(Protocol):
-    """Result of a look-up for the tokens of a segment."""
+    """Attention over stored keys and values, found for the queries of a segment."""
 
     def merge(self, y: Tensor, log_sums: Callable[[], Tensor]) -> Tensor:
         """Heads' outputs (B, H, L, Dv): those of softmax, ``y``, merged with the result.
@@ -73,7 +73,7 @@ class Lookup(Protocol):
 
 
 class Segment(NamedTuple):
-    """A segment that a memory may take in."""
+    """A segment of tokens, with its cache of keys and values, that a memory may take in."""
 
     x: Tensor
     """(B, L, width) the layer's inputs"""
@@ -104,7 +104,7 @@ class Segment(NamedTuple):
 
 
 class Memory(Remembering):
-    """Base of all memories.
+    """Base of all memories of an attention layer: past keys and values, or inputs for them.
 
     Constructor of every concrete memory, keyword-only: ``width`` (of the model), ``options`` (its
     own frozen dataclass).
@@ -119,7 +119,7 @@ class Memory(Remembering):
     learned_without: ClassVar[Mapping[str, Any]] = {}
     """options with which it leaves a model that was trained without it as it is"""
     trials: ClassVar[Trials] = Trials()
-    """what the laws try it on"""
+    """cases and limits for the laws"""
     holds: ClassVar[type[State]]
     """the kind of state that it carries"""
     projected: ClassVar[bool] = False
@@ -153,6 +153,14 @@ class Memory(Remembering):
     def begin(self, state: Any) -> Tensor | None:
         """(B,) first position of the document that a state is in, if `look_up` needs it."""
         return None
+
+    @final
+    def lookup(
+        self, heads: Heads, scale: float, mask: Mask | None, runs: Tensor | None, state: Any
+    ) -> Lookup | None:
+        """`look_up` for a segment, of a memory that has a store; arguments as in `tokens`."""
+        tokens = self.tokens(heads, scale, mask, runs, state) if self.looks_up else None
+        return None if tokens is None else self.look_up(state, tokens)
 
     @final
     def tokens(
@@ -260,7 +268,7 @@ def by_contents(
 
 
 def no_rows(batch_size: int, width: int, **like: Any) -> KeyValueState:
-    """A memory without rows."""
+    """An empty cache of inputs."""
     return KeyValueState.empty((batch_size, 1), width, 0, **like)
 
 

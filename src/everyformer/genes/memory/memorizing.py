@@ -1,4 +1,4 @@
-"""The Memorizing Transformer's memory: a layer looks the nearest of many past keys up.
+"""The Memorizing Transformer's memory: attention over the nearest of many stored keys.
 
     q^ = |s_h| q / |q|,   k^ = k / |k|                  s_h learned, in place of 1 / sqrt(D)
     V_c = softmax(q^ k^^T) V                            the last n keys: a window, as XL's cache
@@ -87,7 +87,7 @@ class MemorizingOptions(Options):
 
 @state
 class MemorizingState(State):
-    """The window of one layer, and its store."""
+    """Key-value caches of one layer: its window, and its store."""
 
     cut = True
     num_tokens: Tensor

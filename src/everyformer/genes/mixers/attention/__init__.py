@@ -21,44 +21,41 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from everyformer.core.errors import GeneError, UnsupportedError
-from everyformer.core.mask import Mask, counted, lengths_of, positions_of
+from everyformer.core.mask import Mask, lengths_of, positions_of
 from everyformer.core.mixer import Context, heads_divide, sources
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.position import Position
-from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.core.subset import TokenSubset
 from everyformer.core.trace import record, tracing
 from everyformer.engines.projections import HeadProjections, identity
-from everyformer.engines.softmax.cache import ContextState, KeyValueState
+from everyformer.engines.softmax.cache import (
+    ContextState,
+    KeyValueState,
+    has_holes,
+    with_cache,
+)
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.positions import ScorePosition
-from everyformer.engines.softmax.scored import Scores
-from everyformer.engines.softmax.visibility import (
-    Visibility,
-    counts_up,
-    of_queries,
-    visibility,
-    with_past,
-)
-from everyformer.genes.memory.base import Heads, Lookup
+from everyformer.engines.softmax.scored import AttentionCall, Scores
+from everyformer.engines.softmax.visibility import of_queries, visibility, with_past
+from everyformer.genes.memory.base import Lookup, Segment, by_contents
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers.attention.options import AttentionOptions
 from everyformer.genes.mixers.attention.reference import attention_reference
 from everyformer.genes.mixers.attention.trials import TRIALS
-from everyformer.genes.mixers.attention.with_memory import attend_with_memory
 from everyformer.genes.mixers.base import BuiltMixer
 
 
 @MIXERS.register("attention")
 class Attention(BuiltMixer):
-    """Multi-head attention with its projections; see the module's text for the symbols."""
+    """Multi-head softmax attention with its query, key, value and output projections."""
 
     name = "attention"
     trials = TRIALS
@@ -137,62 +134,55 @@ class Attention(BuiltMixer):
         self.check_input(x, context, mask, state)
         if context is not None or isinstance(state, ContextState):
             return self._cross(x, context, mask, state)
-        if self.memory is not None:
-            return attend_with_memory(self, self.memory, x, mask, state)
-        assert state is None or isinstance(state, KeyValueState)
-        if state is not None:
-            mask, _ = with_past(mask, x.shape[1], state.keys.shape[2])
+        memory, lookup, whole, runs = self.memory, None, mask, None
+        past, farthest = self._past(x, state)
+        if past is not None:
+            whole, runs = with_past(mask, x.shape[1], past.keys.shape[2])
         positions, apply_rotary = None, identity
-        if self.rotates or _has_holes(mask, state):
-            positions = self.positions(x, mask, None if state is None else state.num_tokens)
+        if self.rotates or memory is not None or has_holes(whole, past):
+            num_tokens = None if past is None else past.num_tokens
+            positions = positions_of(x.shape[0], x.shape[1], whole, num_tokens, x.device)
             apply_rotary = partial(self.rotate, positions=positions)
-        placed = self.place(self.project(x, apply_rotary=apply_rotary), mask, positions, state)
-        cache = None if placed.cache is None else placed.cache.last(self.reach)
-        return MixerOutput(self.attend(*placed.pairs), cache, {})
+        if memory is None:
+            q, k, v = self.project(x, apply_rotary=apply_rotary)
+        else:
+            q, k, v = self.project_heads(x)
+            lookup = memory.lookup((q, k, v), self.scale, mask, runs, state)
+            q, k = apply_rotary(q), apply_rotary(k)
+        k, v, visible, pairs, cache = with_cache(
+            k, v, whole, positions, past,
+            causal=self.causal, windows=self.windows, farthest=farthest,
+        )  # fmt: skip
+        call = AttentionCall(self.scores, q, k, v, visible, pairs)
+        y = self.attend(call, lookup)
+        if cache is None or memory is None:
+            return MixerOutput(y, None if cache is None else cache.last(self.reach), {})
+        assert positions is not None
+        real = None if whole is None else whole.padding_mask
+        usage = partial(call.usage, real)
+        if tracing():
+            record(self, "received", usage)
+        document = None if runs is None else runs == runs[:, -1:]
+        if isinstance(state, KeyValueState):
+            cache = cache if document is None else cache.only(document)
+            return MixerOutput(y, cache.last(self.reach), {})
+        attend = partial(by_contents, self.project, self.scale, x.detach())
+        segment = Segment(x, positions, real, document, attend, usage, cache, lookup)
+        return MixerOutput(y, *memory.remember(state, segment))
 
-    def place(
-        self,
-        heads: Heads,
-        mask: Mask | None,
-        positions: Tensor | None,
-        cache: KeyValueState | None,
-        farthest: int | None = None,
-    ) -> Placed:
-        """Queries of a segment among the keys of a cache and its own.
-
-        Args:
-            heads: queries (B, H, L, D), keys (B, H_kv, L, D) and values (B, H_kv, L, Dv), turned.
-            mask: of the segment, as `with_past` gives it beside a cache.
-            positions: (B or 1, L) of the tokens; None: they count up without holes.
-            farthest: largest distance to a row of the cache (`Recalled.farthest`).
-        """
-        q, k, v = heads
-        holes = _has_holes(mask, cache)
-        padding_mask = None if mask is None else mask.padding_mask
-        of_q = of_k = positions
-        if cache is not None:
-            cache = cache.append(k, v, positions, padding_mask)
-            k, v = cache.keys, cache.values
-            padding_mask, of_k = cache.slots() if holes else (None, None)
-        if not holes:
-            # from now on positions matter by their distances alone
-            of_k = shared(counted, k.shape[2], k.device)
-            of_q = of_k[:, k.shape[2] - q.shape[2] :]
-        assert of_q is not None
-        assert of_k is not None
-        packed = mask is not None and mask.documents is not None
-        regular = farthest is None and not packed and counts_up(padding_mask)
-        visible = visibility(
-            mask,
-            of_q,
-            of_k,
-            causal=self.causal,
-            windows=self.windows,
-            padding_mask=padding_mask,
-            regular=regular,
-        )
-        pairs = Pairs.of(of_q, of_k, regular=regular, causal=self.causal, farthest=farthest)
-        return Placed((q, k, v, visible, pairs), cache)
+    def _past(self, x: Tensor, state: State | None) -> tuple[KeyValueState | None, int | None]:
+        """Keys and values from before ``x``, and `Recalled.farthest`."""
+        if self.memory is not None and state is not None:
+            self.memory.check_state(state, x.shape[0], self.width, self.key_dim)
+        if state is None or isinstance(state, KeyValueState):
+            return state, None
+        assert self.memory is not None
+        rows, farthest = self.memory.recall(state, x.shape[1])
+        if self.memory.projected:
+            return rows, farthest
+        k, v = self.project.keys_and_values(rows.keys[:, 0])
+        k = self.rotate(k, rows.slots()[1]) if self.rotates else k
+        return KeyValueState(rows.num_tokens, k, v, rows.padding_mask, rows.positions), farthest
 
     def reference(
         self, x: Tensor, *, context: Context | None = None, mask: Mask | None = None
@@ -240,7 +230,7 @@ class Attention(BuiltMixer):
         return KeyValueState.empty(rows, self.key_dim, self.value_dim, **like)
 
     def read_context(self, context: Context, mask: Mask | None = None) -> ContextState:
-        """Project a context once; `forward` takes the result as ``state`` at every step."""
+        """Keys and values of a context, projected once; `forward` takes them as ``state``."""
         keys_from, values_from = sources(context)
         k, v = self.project.one(keys_from, "key"), self.project.one(values_from, "value")
         padding_mask = None if mask is None else mask.padding_mask
@@ -297,7 +287,8 @@ class Attention(BuiltMixer):
             hiding, of_q, of_k, causal=self.causal, windows=self.windows, padding_mask=padding_mask
         )
         pairs = Pairs.of(of_q, of_k, regular=False, causal=self.causal, length=x.shape[1])
-        return MixerOutput(self.attend(q, k, v, visible, pairs), cache, {})
+        call = AttentionCall(self.scores, q, k, v, visible, pairs)
+        return MixerOutput(self.attend(call), cache, {})
 
     def _cross(
         self, x: Tensor, context: Context | None, mask: Mask | None, state: State | None
@@ -318,7 +309,8 @@ class Attention(BuiltMixer):
         visible = visibility(
             mask, of_q, of_k, causal=False, padding_mask=cache.padding_mask if hides else None
         )
-        return MixerOutput(self.attend(q, cache.keys, cache.values, visible), state, {})
+        call = AttentionCall(self.scores, q, cache.keys, cache.values, visible)
+        return MixerOutput(self.attend(call), state, {})
 
     @property
     def windows(self) -> tuple[int | None, ...]:
@@ -344,57 +336,27 @@ class Attention(BuiltMixer):
     def project_heads(
         self, x: Tensor, context: Context | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of `HeadProjections`, as a memory wants them."""
+        """Queries, keys and values of heads, normed as a memory wants them."""
         q, k, v = self.project(x, context)
         if self.memory is not None:
             q, k = self.memory.heads(q, k, self.scale)
         return q, k, v
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        visible: Visibility,
-        pairs: Pairs | None = None,
-        lookup: Lookup | None = None,
-    ) -> Tensor:
-        """Mixed values through the output layer; without ``pairs`` nothing depends on order."""
-        position, scores = self.position, self.scores
+    def attend(self, call: AttentionCall, lookup: Lookup | None = None) -> Tensor:
+        """Attention outputs of all heads through the output projection: (B, L, d_o)."""
+        y = call.attend()
         if tracing():
-            record(self, "weights", lambda: scores.weights(q, k, visible, pairs))
-            if isinstance(position, ScorePosition) and position.additive and pairs is not None:
-                record(self, "position_bias", lambda: _added(position, pairs, q.dtype))
-        y = scores.attend(q, k, v, visible, pairs)
+            record(self, "weights", call.weights)
+            if call.has_bias:
+                record(self, "position_bias", call.position_bias)
         if lookup is not None:
-            y = lookup.merge(y, lambda: scores.log_sums(q, k, visible, pairs))
+            y = lookup.merge(y, call.log_sums)
         return self.out(y.transpose(1, 2).flatten(2))
 
     @property
     def scores(self) -> Scores:
-        """Rules by which scores of queries and keys become weights."""
+        """Scale, soft cap, sink, position and dropout of the attention scores."""
         o = self.options
         position = self.position if isinstance(self.position, ScorePosition) else None
         dropout = o.attention_dropout if self.training else 0.0
         return Scores(self.scale, o.softcap, self.sink, position, dropout)
-
-
-class Placed(NamedTuple):
-    """Queries and the keys that they may see."""
-
-    pairs: tuple[Tensor, Tensor, Tensor, Visibility, Pairs]
-    """queries, all keys and all values, which may be seen, and how far they are apart"""
-    cache: KeyValueState | None
-    """the keys and values, where some are carried on"""
-
-
-def _has_holes(mask: Mask | None, cache: KeyValueState | None) -> bool:
-    """True where positions do not simply count up: padding, packed documents, empty slots."""
-    parts = mask is not None and (mask.padding_mask is not None or mask.documents is not None)
-    return parts or (cache is not None and cache.padding_mask is not None)
-
-
-def _added(position: ScorePosition, pairs: Pairs, dtype: torch.dtype) -> Tensor:
-    """A bias by distance, written out for a picture: (B or 1, H, L, S)."""
-    wide = torch.promote_types(dtype, torch.float32)
-    return position.by_distance(pairs.distances(), wide).transpose(0, 1)

@@ -20,7 +20,7 @@ def attention_reference(
     sink: Tensor | None = None, position: ScorePosition | None = None,
     distance: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """The definition, one query at a time: q (B, H, L, D), k and v (B, H_kv, S, ...).
+    """Softmax attention, one query at a time: q (B, H, L, D), k and v (B, H_kv, S, ...).
 
     ``mask`` is bool, ``bias`` is added after scaling; both broadcast to (B, H, L, S). A
     ``position`` that acts on scores makes them of q, k and ``distance`` (B or 1, L, S).
