@@ -12,7 +12,7 @@ import torch
 
 from everyformer.checks.verify import LAWS, check_law
 from everyformer.core.outputs import MixerOutput
-from everyformer.engines.softmax import visibility
+from everyformer.engines.softmax import cache, visibility
 from everyformer.engines.softmax.cache import KeyValueState
 from everyformer.family import info
 from everyformer.genes.mixers import aft_local, attention
@@ -233,7 +233,7 @@ WRONG = (
     ),
     softmax(
         "causality", "a mask that shows one token ahead", "moves by",
-        attention, "visibility",
+        cache, "visibility",
         lambda right: lambda mask, q, k, **of: right(mask, q + 1, k, **of | {"regular": False}),
     ),
     simple(
@@ -282,7 +282,7 @@ WRONG = (
         lambda right: lambda documents, padding_mask=None: documents,
     ),
     softmax(
-        "limits", "a window one key too narrow", "window >= L", attention, "visibility",
+        "limits", "a window one key too narrow", "window >= L", cache, "visibility",
         lambda right: lambda *of, windows=(None,), **more: right(
             *of, windows=tuple(w and w - 1 for w in windows), **more
         ),

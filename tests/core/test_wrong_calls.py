@@ -23,7 +23,7 @@ def drawn(*shape: int) -> torch.Tensor:
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str]] = {
-    "flags for a mask": (lambda: model()(TOKENS, mask=TOKENS > 3), "Mask(padding_mask=flags) says"),
+    "flags for a mask": (lambda: model()(TOKENS, mask=TOKENS > 3), "(padding_mask=flags) marks"),
     "flags for a mixer's mask": (
         lambda: ef.create_mixer("linear", width=8)(drawn(1, 3, 8), mask=torch.ones(1, 3).bool()),
         "not a Tensor: Mask(padding_mask=flags)",

@@ -133,7 +133,7 @@ def knn(**options: Any) -> dict[str, Any]:
 BAD = [
     ({"task": "mlm", "retrieval": "knn"}, GeneError, "retrieval 'knn' looks up which token comes"),
     ({"retrieval": "knn", "memory": "segment", "position": "rope"}, GeneError,
-     "retrieval 'knn' has keys of single windows, but memory 'segment' goes on"),
+     "retrieval 'knn' has keys of single windows, but memory 'segment' passes"),
     ({"retrieval": "knm"}, ConfigError, "unknown retrieval 'knm'; did you mean 'knn'?"),
     (knn(weight=1.5), ConfigError, "must be at least 0 and at most 1, not 1.5"),
     (knn(k=0), ConfigError, "must be at least 1, not 0"),

@@ -39,7 +39,7 @@ def test_neighbours_are_those_of_a_sort_of_all_stored_keys(tmp_path, dtype, dist
 @pytest.mark.parametrize(
     ("queries", "k", "error", "told"),
     [
-        (torch.zeros(1, WIDTH), 51, ConfigError, "`k=51` neighbours .* has 50 keys: give k"),
+        (torch.zeros(1, WIDTH), 51, ConfigError, "`k=51` neighbours .* store of 50 keys: give k"),
         (torch.zeros(1, WIDTH), 0, ConfigError, "`k=0` neighbours"),
         (torch.zeros(1, 3), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(1, 3\)"),
         (torch.zeros(WIDTH), 1, ShapeError, r"shape \(N, 8\), not torch.float32 of \(8,\)"),
