@@ -39,6 +39,7 @@ def test_a_call_that_takes_too_long_is_ended_and_the_others_go_on():
     assert time.monotonic() - start < 50
 
 
+@pytest.mark.full("processes that import torch")
 def test_verdicts_of_members_come_from_their_processes(tmp_path):
     laws = (("float64", ("limits",)), ("float32", ("limits", "causality")))
     found = list(

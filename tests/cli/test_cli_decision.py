@@ -68,6 +68,7 @@ def test_a_run_is_measured_on_recorded_episodes(runs: Path, say: Say) -> None:
     assert (code, out.splitlines()[-1].split()[-2:]) == (0, ["eval", "r"]), err
 
 
+@pytest.mark.full("draws every picture of a run, seconds")
 def test_a_saved_model_is_measured_and_shown(runs: Path, say: Say) -> None:
     """It knows its states, actions and window, and not its data."""
     assert say("convert", "runs/paths", "--to", "ours", "--out", "saved")[0] == 0

@@ -62,6 +62,7 @@ def test_scores_must_be_finite_but_may_exclude(broken: float) -> None:
 STORED = ("--retrieval.size", "2000", "--retrieval.tune", "300", "--length", "16")
 
 
+@pytest.mark.full("searches weights, seconds")
 def test_a_weight_that_is_found_leaves_every_token_possible(tree, say):
     """The text continues one letter that no neighbour has, where the model alone is no good."""
     (tree / "text.txt").write_text("the same again. " * 200 + "Z")

@@ -261,6 +261,7 @@ def test_generation_continues_and_repeats_itself(say, trained, refused):
     assert "'--tokens' must be at least 0" in refused("generate", run, "--tokens", "-1")
 
 
+@pytest.mark.full("trains and writes to a table's end, seconds")
 def test_a_text_that_outgrows_the_table_is_refused_before_its_first_byte(
     say, trained, refused, tree
 ):

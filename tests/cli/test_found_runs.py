@@ -32,6 +32,7 @@ def compared(trained: Callable[..., Path], tree: Path) -> Path:
     return folder
 
 
+@pytest.mark.full("a comparison, seconds")
 def test_a_comparison_means_its_best_run(compared: Path, say: Say) -> None:
     told = f"{compared} is a comparison: its best, gmlp (seed 1), is taken\n"
     lines = {

@@ -363,6 +363,7 @@ ENDINGS = ["pt2", pytest.param("onnx", marks=pytest.mark.full("what a file tells
 SECONDS = pytest.mark.full("2 s each")
 
 
+@pytest.mark.full("exports and judges, seconds")
 @pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(
     ("member", "task", "causality"),

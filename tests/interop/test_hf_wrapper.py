@@ -266,6 +266,7 @@ def test_packed_documents_stay_apart_in_a_graph():
         [[0, 1, 2, 3, 0, 1, 0, 1, 2]])).logits)  # fmt: skip
 
 
+@pytest.mark.full("their trainer, seconds")
 def test_their_trainer_smooths_the_labels_of_a_causal_model(tmp_path):
     """Labels that are not moved by one teach a model to say what it reads."""
     pytest.importorskip("accelerate", reason="Trainer needs accelerate")

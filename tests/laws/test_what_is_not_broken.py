@@ -173,6 +173,7 @@ def test_the_program_of_a_cache_in_another_order_runs() -> None:
     compile(broken.reproduction, "program", "exec")
 
 
+@pytest.mark.full("exports, seconds")
 def test_the_program_of_a_state_of_torch_in_another_order_moves_its_rows(monkeypatch) -> None:
     model = nn.LSTM(4, 4, batch_first=True)
     subject = subject_of(model, build=("model = torch.nn.LSTM(4, 4, batch_first=True)",))

@@ -192,6 +192,7 @@ def save_within_a_limit(folder: Path, size: int) -> None:
         make_checkpoints(folder, [2])
 
 
+@pytest.mark.full("trains behind a full disk, seconds")
 @pytest.mark.parametrize("size", [100, 1000])
 def test_a_refused_write_loses_no_checkpoint(children, tmp_path, size):
     make_checkpoints(tmp_path, [1])

@@ -200,6 +200,7 @@ def test_points_are_measured_in_processes_of_their_own() -> None:
     assert point.peak_bytes is None or point.peak_bytes < 100e6
 
 
+@pytest.mark.full("processes that import torch")
 @pytest.mark.parametrize(
     ("end", "status", "detail"), [(dies, "out of memory", "-9"), (ends, "failed", "3")]
 )

@@ -50,6 +50,7 @@ def test_the_share_that_was_asked_for_is_computed(
         assert means["mean_depth"] == pytest.approx(float(told.split()[0]), abs=0.006)
 
 
+@pytest.mark.full("models of three kinds, seconds")
 @pytest.mark.parametrize(
     ("member", "length", "most"),
     [("universal", 12, 0.45), ("depth-adaptive", 12, 0.6), ("adaptive-span", 512, 0.75)],

@@ -231,6 +231,7 @@ def test_data_that_changes_under_a_training_fails_it(
     assert "has changed since the comparison" in compare("gmlp").row("gmlp")["error"]
 
 
+@pytest.mark.full("two comparisons, seconds")
 def test_a_comparison_goes_on_for_longer_but_not_for_less(
     compare: Compare, launched: list[str]
 ) -> None:

@@ -108,6 +108,7 @@ def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
     assert timed.asked == [(2, 2, 1), (4, *steps), (4, *steps)]
 
 
+@pytest.mark.full("comparisons, seconds")
 @pytest.mark.parametrize(("allowed", "rounds"), [(0.0019, 1), (0.0021, 2), (9.0, 3)])
 def test_members_that_take_long_together_have_fewer_rounds_all_of_them(
     allowed: float, rounds: int, compare: Compare, timed: Timed, monkeypatch: pytest.MonkeyPatch

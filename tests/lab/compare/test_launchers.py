@@ -109,6 +109,7 @@ def test_seeds_follow_the_rates_of_their_member(compare: Compare, beside: Beside
         assert end == min(losses, key=losses.__getitem__).replace("seed0", "seed1")
 
 
+@pytest.mark.full("comparisons, seconds")
 def test_further_seeds_go_the_same_way(compare: Compare, beside: Beside) -> None:
     done = compare("gmlp", "attention", "--until-settled", "6", "--steps", "1")
     first, *others = [wave for wave in beside.waves if wave]

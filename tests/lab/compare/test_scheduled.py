@@ -29,6 +29,7 @@ def trained(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return launched
 
 
+@pytest.mark.full("a comparison job by job, seconds")
 def test_jobs_in_any_order_come_to_the_comparison(compare: Compare, trained: list[str]) -> None:
     first = compare(*PLAN, "--only", "attention", "--seed", "1")
     assert first.code == 0, first.err

@@ -92,6 +92,7 @@ def test_a_member_evaluated_too_late_is_not_compared() -> None:
     assert "No two members were evaluated" in _captions(results)["loss-tokens"]
 
 
+@pytest.mark.full("draws every figure")
 def test_figures_are_one_column_wide_and_nothing_is_cut(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UnsavedError, match=r"cannot write .*a\.png: "):

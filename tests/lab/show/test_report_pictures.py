@@ -254,6 +254,7 @@ def test_learned_pictures_draw_what_training_changes() -> None:
     assert [t.get_text() for t in ticks] == list("a␣b↵$·x^_\\{}")
 
 
+@pytest.mark.full("draws every picture")
 @pytest.mark.parametrize(("member", "before"), [("attention", 0), ("gmlp", 1), ("aft-full", 1)])
 def test_all_pictures_are_of_one_pass_each(member: str, before: int) -> None:
     """Of the model before training too, where something is drawn beside it."""
