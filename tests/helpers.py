@@ -103,10 +103,14 @@ def covering(**factors: Iterable[Any]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(names, cases, ids=str)
 
 
-def with_gradients(y: Tensor, inputs: Sequence[Tensor], seed: int = 9) -> list[Tensor]:
-    """``y``, and the gradients of its sum, weighed by numbers of the seed, to ``inputs``."""
+def with_gradients(
+    y: Tensor, inputs: Sequence[Tensor], seed: int = 9, retain: bool = True
+) -> list[Tensor]:
+    """``y``, and the gradients of its sum, weighed by numbers of the seed, to ``inputs``; a
+    compiled graph does not ``retain`` what it needs for them."""
     weight = draw(*y.shape, seed=seed, dtype=y.dtype)
-    return [y, *torch.autograd.grad(y, inputs, weight, retain_graph=True, materialize_grads=True)]
+    grads = torch.autograd.grad(y, inputs, weight, retain_graph=retain, materialize_grads=True)
+    return [y, *grads]
 
 
 def in_pieces(made: Any, x: Tensor, sizes: int | Sequence[int], state: Any = None) -> Any:
