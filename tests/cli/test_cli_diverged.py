@@ -78,6 +78,7 @@ def test_a_weight_that_is_found_leaves_every_token_possible(tree, say):
     assert math.isfinite(from_json(out)["evaluation"]["loss"]), err
 
 
+@pytest.mark.full("searches weights, seconds")
 def test_a_weight_of_one_is_named_as_the_cause(tree, say, refused):
     (tree / "text.txt").write_text("the same again. " * 200 + "Z")
     words = (*STORED, "--data", "text.txt", "--steps", "2", "--width", "8", "--layers", "1",

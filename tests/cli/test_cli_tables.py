@@ -124,6 +124,7 @@ def test_rows_without_a_label_are_left_out_and_answered_by_predict(
         assert all("." not in answer and float(answer.replace(",", ".")) for answer in answers)
 
 
+@pytest.mark.full("trainings, seconds")
 def test_weights_of_classes_and_groups_are_flags_and_a_file(tree, say, refused, trained):
     rows = [
         [*row[:2], "rare" if n % 9 == 0 else "common", row[3], f"g{n % 6}"]

@@ -59,6 +59,7 @@ def test_the_folder_of_a_training_means_the_run_in_it(compared: Path, say: Say) 
     assert "comparison" not in err
 
 
+@pytest.mark.full("a comparison and a training, seconds")
 def test_a_run_that_was_trained_on_since_its_comparison_says_so(compared: Path, say: Say) -> None:
     outer, inside = compared / "runs" / "gmlp-seed1", compared / "runs" / "gmlp-seed1" / "run"
     done: Any = {"status": "done", "steps": 3}

@@ -290,6 +290,7 @@ def test_shapes_and_types_that_do_not_fit_are_errors(words, call):
         ef.MultiheadAttention(E, H)(**{"query": x, "key": x, "value": x, **call})
 
 
+@pytest.mark.full("the compiler takes seconds")
 @pytest.mark.parametrize("member", ["attention", "aft-local", "gmlp"])
 def test_one_graph_with_masks_checked_inside_it(member):
     torch._dynamo.reset()

@@ -209,7 +209,10 @@ def write_gradient(folder: Path, slices: int, extra: bool) -> None:
         save_file(kept, folder / f"rank-{world.rank}.safetensors")
 
 
-@pytest.mark.parametrize(("slices", "extra"), [(1, False), (4, True)])
+@pytest.mark.parametrize(
+    ("slices", "extra"),
+    [(1, False), pytest.param(4, True, marks=pytest.mark.full("two processes more"))],
+)
 def test_two_processes_give_the_gradient_of_one(children, tmp_path, slices, extra):
     two_processes(children, write_gradient, tmp_path, slices, extra)
     expected, losses = whole_gradient(extra)

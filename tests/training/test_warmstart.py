@@ -215,6 +215,7 @@ def test_a_classifier_from_a_model_of_hidden_sentences_hides_none(run: Callable[
     assert (model["task"], model["summaries"]["cpc"]) == ("classify-text", 0)
 
 
+@pytest.mark.full("trainings, seconds")
 def test_a_split_of_heads_and_a_schedule_are_inherited(run: Callable[..., Any]) -> None:
     heads = ("--by-head", "attention,aft-simple")
     plain = ("--data", "text.txt", *SIZES, *SHORT)

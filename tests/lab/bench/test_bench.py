@@ -337,6 +337,7 @@ def test_a_table_shows_ratios_and_reasons() -> None:
     assert shown[-1] == "amlp (g-mlp-pytorch) at 64: for a reason"
 
 
+@pytest.mark.full("measures, seconds")
 def test_the_command_line_measures(capsys: pytest.CaptureFixture[str]) -> None:
     words = ("--width", "16", "--heads", "2", "--seconds", "0.005", "--threads", "1", "--json")
     code = main(["bench", "--lengths", "8", "16", "aft-simple", "--decode", "8", *words])

@@ -95,6 +95,7 @@ def test_seconds_are_worth_the_steps_of_the_quietest_round(
     assert {run["steps"] for run in done.runs("aft-simple")} == {10}
 
 
+@pytest.mark.full("comparisons, seconds")
 @pytest.mark.parametrize(("seconds", "steps"), [(0.9, (2, 1)), (1.1, (1, 0))])
 def test_where_one_row_takes_more_than_half_a_second_a_round_is_one_step(
     seconds: float, steps: tuple[int, int], compare: Compare, monkeypatch: pytest.MonkeyPatch

@@ -109,6 +109,7 @@ def test_a_model_without_a_state_reads_all_again_and_once_where_that_takes_long(
     assert (found.seconds.keys(), found.state_bytes) == ({"8"}, {})
 
 
+@pytest.mark.full("a comparison, seconds")
 def test_lengths_that_are_asked_for_stand_in_every_table(compare: Any) -> None:
     words = ("gmlp", "attention", "--budget-seconds", "0.05")
     done = compare(*words, "--decode", "8", "32")
