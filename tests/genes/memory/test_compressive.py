@@ -256,3 +256,19 @@ def test_splitting_prompts_by_length_changes_no_token():
         new = torch.tensor([[token], [token]])
         together = made(new, state=together.state)
         own = [made(new[:1], state=part.state) for part in own]
+
+
+def test_padding_uses_no_row():
+    """The rows that stay are those that real queries read, whatever stands in padding."""
+    made = mixer(function="most-used", slots=4, compressed=4)
+    generator, states = torch.Generator().manual_seed(4), []
+    text = torch.randn(1, 18, 12, generator=generator).double()
+    for content in (0.0, 30.0):
+        state = made.init_state(1)
+        for segment in text.split(3, 1):
+            x = torch.cat((segment, torch.randn(1, 3, 12, generator=generator) * content), 1)
+            real = torch.tensor([[True] * 3 + [False] * 3])
+            state = made(x.double(), mask=Mask(padding_mask=real), state=state).state
+        states.append(state)
+    close(states[0].usage, states[1].usage)
+    close(states[0].packed.x, states[1].packed.x)

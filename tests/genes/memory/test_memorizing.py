@@ -27,6 +27,20 @@ def mixer(**options: Any) -> Any:
     return made.double().eval()
 
 
+def test_what_is_looked_up_knows_no_position():
+    """Beside rotated queries and keys, those of the store are as they are."""
+    torch.manual_seed(0)
+    own = {"slots": 3, "size": 64, "neighbours": 4, "keep_position": True}
+    made: Any = ef.create_mixer(
+        "attention", width=12, heads=3, causal=True, position="rope", memory="memorizing",
+        memory_options=own,
+    ).double().eval()  # fmt: skip
+    for weight in made.parameters():
+        torch.nn.init.normal_(weight, std=0.4)
+    x = torch.randn(2, 11, 12).double()
+    torch.testing.assert_close(made(x).y, made.reference(x), rtol=1e-9, atol=1e-10)
+
+
 def model(layers: int = 3, **options: Any) -> Any:
     torch.manual_seed(0)
     sizes = {"width": 24, "heads": 3, "layers": layers, "vocabulary": 20}
