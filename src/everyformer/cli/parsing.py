@@ -40,11 +40,11 @@ from everyformer.core.config import (
     NoOptions,
     Options,
     converted,
-    name_now,
     over,
     to_dict,
 )
 from everyformer.core.errors import ConfigError, in_quotes, unknown
+from everyformer.core.former import name_now
 from everyformer.genes import GENES
 from everyformer.genes.gene import NONE
 from everyformer.system.files import expanded

@@ -9,11 +9,9 @@ that says what was expected.
 import dataclasses
 import functools
 import numbers
-import re
 import types
 import typing
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import (
     Annotated,
     Any,
@@ -28,6 +26,7 @@ from typing import (
 
 from everyformer.core.bounds import Affects, Bounds, Condition
 from everyformer.core.errors import ConfigError, in_quotes, nearest
+from everyformer.core.former import renamed
 
 C = TypeVar("C")
 
@@ -45,9 +44,6 @@ class NoneWord(str):
     say, of which it may be a name."""
 
 
-FORMER = {"wiring": "residual"}
-"""gene by its name in the version before, which is read for one version -> its name now"""
-_FORMER = re.compile(rf"(-*)({'|'.join(FORMER)})(?=_options$|[.=]|$)")
 MISSING: Any = dataclasses.MISSING
 """stands for a value that is still to be given"""
 
@@ -192,29 +188,6 @@ def differences(before: Any, after: Any, where: str = "") -> list[str]:
             for line in differences(before.get(name), after.get(name), f"{where}.{name}")
         ]
     return [] if before == after else [f"{where[1:]}: {before!r} -> {after!r}"]
-
-
-def name_now(name: str, warn: bool = True) -> str:
-    """The name or flag of an option, which may be that of the version before, as it is now."""
-    if (former := _FORMER.match(name)) is None:
-        return name
-    now = FORMER[former[2]]
-    if warn:
-        told = f"'{former[2]}' is '{now}' now: use that name, the next version knows no other"
-        warnings.warn(told, FutureWarning, stacklevel=2)
-    return former[1] + now + name[former.end() :]
-
-
-def renamed(values: Mapping[str, Any], warn: bool = True) -> dict[str, Any]:
-    """Options by their names of now (`name_now`).
-
-    Raises:
-        ConfigError: one is given by both of its names.
-    """
-    for old in values:
-        if (new := name_now(old, False)) in values.keys() - {old}:
-            raise ConfigError(f"`{new}` is given twice, as `{old}` too: leave `{old}` out")
-    return {name_now(name, warn): value for name, value in values.items()}
 
 
 def from_dict(cls: type[C], values: dict[str, Any], where: str = "", base: C | None = None) -> C:

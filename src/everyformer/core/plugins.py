@@ -17,8 +17,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import Any
 
-from everyformer.core.config import FORMER, Options
+from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.former import FORMER
 from sequence_laws.foreign import note_package, source
 from sequence_laws.named import importing, named
 

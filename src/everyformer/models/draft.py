@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from everyformer.blocks.options import BlockOptions
-from everyformer.core.config import Choice, field_defaults, field_types, from_dict, renamed, to_dict
+from everyformer.core.config import Choice, field_defaults, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError, GeneError, UnsupportedError, nearest
+from everyformer.core.former import renamed
 from everyformer.core.member import Member
 from everyformer.family import info, list_members
 from everyformer.family.outside import outside_name

@@ -6,8 +6,9 @@
 from collections.abc import Mapping
 from typing import Any
 
-from everyformer.core.config import field_types, part_marked, renamed
+from everyformer.core.config import field_types, part_marked
 from everyformer.core.errors import ConfigError
+from everyformer.core.former import renamed
 from everyformer.data.config import DataConfig, TextSource
 from everyformer.genes.config import Architecture
 from everyformer.training.config import TrainingConfig
