@@ -228,7 +228,7 @@ class ParquetTable(Table):
 
 
 def _class_names(metadata: Mapping[bytes, bytes], where: str) -> dict[str, dict[Any, str | None]]:
-    """What the numbers of each `ClassLabel` mean, by column; -1 is none."""
+    """Names of each `ClassLabel`'s numbers, by column; -1 is none."""
     try:
         said = from_json(metadata.get(b"huggingface", b"{}").decode())
         features = said.get("info", {}).get("features", {})

@@ -180,7 +180,7 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
 
 
 def _about(model: Model) -> str:
-    """What is written beside a program: the configuration, the longest sequence, and what
+    """Metadata of an exported program: the configuration, the longest sequence, and what
     `sequence_laws` asks of it: the tokens that it reads, and whether later ones are not seen."""
     task = TASKS[model.config.task]
     told = {"vocabulary": model.config.vocabulary, "causal": task.forward_only}

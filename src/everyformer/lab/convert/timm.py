@@ -128,7 +128,7 @@ def import_timm(
 def _built(
     config: dict[str, Any], tensors: dict[str, Tensor]
 ) -> tuple[nn.Module | None, dict[str, Any]]:
-    """What timm builds of a config, with the weights; or, without timm, what the config says.
+    """Timm's model of a config, with the weights; or, without timm, what the config says.
 
     Raises:
         UnsupportedError: it says what is not known here, or what only timm knows.
@@ -168,7 +168,7 @@ def _built(
 
 
 def _stated(module: nn.Module) -> dict[str, Any]:
-    """What a module of timm is beyond its tensors.
+    """Facts of a module of timm beyond its tensors.
 
     Raises:
         UnsupportedError: norms or an activation that have no counterpart here.
