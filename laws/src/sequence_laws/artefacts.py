@@ -32,30 +32,30 @@ def numbers(subject: Subject) -> str:
         LawBroken: an output is not finite, or has no digit right in bfloat16.
     """
     subject.require_weights()
-    length, said = subject.usual(), []
+    length, found = subject.usual(), []
     x = subject.inputs.draw(2, length)
     if subject.inputs.vocabulary is None:
         with torch.no_grad():
             large = subject.run(subject.copy(torch.float32), 1e4 * x)
         finding = "features of 1e4 give outputs that are not finite"
         require_finite(subject, large, finding, "float32", "1e4 * x")
-        said.append("finite at 1e4")
+        found.append("finite at 1e4")
     y = subject.exact(x)
     require_finite(subject, y, "outputs are not finite", "float64")
     if subject.strict:
-        said.append(extremes(subject, length))
+        found.append(extremes(subject, length))
     most = min(subject.max_length() or FAR, FAR, MANY // y.shape[-1])
     longer = sorted(n for n in {64, 256, 512, most} if length < n <= most)
     before, worst = 0, 0.0
     for end in [length, *filter(subject.takes, longer)]:
         share = digits(subject, torch.bfloat16, end, 0 if subject.pools else before)
         if share is None:
-            return ", ".join([*said, "it does not run in bfloat16"])
+            return ", ".join([*found, "it does not run in bfloat16"])
         if not before and subject.wide is torch.float64:
             narrow(subject, length, share)
         before, worst = end, max(worst, share)
-    said.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
-    return ", ".join(said)
+    found.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
+    return ", ".join(found)
 
 
 def narrow(subject: Subject, length: int, coarse: float) -> None:

@@ -171,14 +171,14 @@ def gradients(subject: Subject) -> str:
         model = differentiated(subject, x, training=True)
     every = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     idle = subject.idle
-    asked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
-    missing = without(asked)
+    checked = {n: p for n, p in every.items() if idle is None or idle.search(n) is None}
+    missing = without(checked)
     if missing and not model.training and subject.lengths(training=True):
         trained = differentiated(subject, x, training=True)  # some losses are of training alone
         missing = without({n: p for n, p in trained.named_parameters() if n in missing})
     if missing:
         raise LawBroken(
-            f"{len(missing)} of {len(asked)} parameters get no gradient: {few(missing)}",
+            f"{len(missing)} of {len(checked)} parameters get no gradient: {few(missing)}",
             subject.code(
                 subject.inputs.code(4, x.shape[1]),
                 f"{subject.call_code('x')}.square().sum().backward()",
@@ -186,9 +186,9 @@ def gradients(subject: Subject) -> str:
                 gradients=True,
             ),
         )
-    rest = len(every) - len(asked)
+    rest = len(every) - len(checked)
     others = f"; {rest} {subject.idles}" if rest else ""
-    return f"{len(asked)} parameters get a gradient{others}"
+    return f"{len(checked)} parameters get a gradient{others}"
 
 
 def without(weights: dict[str, nn.Parameter]) -> list[str]:

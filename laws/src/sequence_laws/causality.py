@@ -64,14 +64,14 @@ def causality(subject: Subject) -> str:
     if subject.takes(LONG):
         changes(subject, Condition(LONG), [cut - 1 for cut in cuts(LONG)])
         looks += 1
-    said = f"{looks} looks: every later input changed or left out, in evaluation"
-    said += " and training" * subject.doubles
+    detail = f"{looks} looks: every later input changed or left out, in evaluation"
+    detail += " and training" * subject.doubles
     try:
-        return f"{said}; {gradients(subject)} by gradients"
+        return f"{detail}; {gradients(subject)} by gradients"
     except LawBroken:
         raise
     except FAILURES as error:  # some cannot be differentiated in evaluation
-        return f"{said}; no gradients: {describe(error)}"
+        return f"{detail}; no gradients: {describe(error)}"
 
 
 def glance(subject: Subject, longer: int) -> str | None:

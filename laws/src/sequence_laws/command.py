@@ -33,7 +33,9 @@ def main(words: Sequence[str] | None = None) -> int:
     except LawsError as error:
         print(f"sequence-laws: {error}", file=sys.stderr)
         return error.exit_code
-    print(json.dumps([dataclasses.asdict(r) for r in results]) if options.json else told(results))
+    print(
+        json.dumps([dataclasses.asdict(r) for r in results]) if options.json else as_text(results)
+    )
     return 1 if any(r.status == "failed" for r in results) else 0
 
 
@@ -107,7 +109,7 @@ def line(one: LawResult) -> str:
     return f"{one.member:<12} {one.law:<13} {one.status:<7} {one.detail}"
 
 
-def told(results: Sequence[LawResult]) -> str:
+def as_text(results: Sequence[LawResult]) -> str:
     """A table of verdicts, then in words all that do not hold, and how many there are of each."""
     laws = list(dict.fromkeys(one.law for one in results))
     marks = {(one.member, one.law): SIGNS[one.status] for one in results}

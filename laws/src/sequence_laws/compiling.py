@@ -118,15 +118,15 @@ def one_graph(subject: Subject, lengths: Sequence[int] = LENGTHS, dynamic: bool 
                 got: Tensor = subject.feed(compiled, x[:, 5:6], cache)[0]
         if not float((got - direct).abs().max()) <= subject.room(x):
             raise LawBroken("one step with a cache differs where it is compiled")
-    told = f"one graph, equal at lengths {', '.join(map(str, lengths))}"
+    detail = f"one graph, equal at lengths {', '.join(map(str, lengths))}"
     if not subject.exports:
-        return told
+        return detail
     x, longer = (subject.placed(subject.inputs.draw(2, n)) for n in (9, LONGEST))
     open_length = ({1: torch.export.Dim("length", min=2, max=32)},)
     with captures("torch.export"):
         program = torch.export.export(_Called(subject, model), (x,), dynamic_shapes=open_length)
     same(subject, model, longer, program.module()(longer), "exported", "torch.export.export(...)")
-    return f"{told}; exported"
+    return f"{detail}; exported"
 
 
 def compiled_gradients(subject: Subject) -> str:

@@ -38,11 +38,11 @@ class _Doubled(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        asked = dict(kwargs or {})
-        if asked.get("dtype") is torch.float32:
-            asked["dtype"] = torch.float64
+        requested = dict(kwargs or {})
+        if requested.get("dtype") is torch.float32:
+            requested["dtype"] = torch.float64
         places = (torch.float64 if arg is torch.float32 else arg for arg in args)
-        return func(*places, **asked)
+        return func(*places, **requested)
 
 
 @contextlib.contextmanager

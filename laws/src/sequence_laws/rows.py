@@ -24,17 +24,17 @@ def padding(subject: Subject) -> str:
     length = subject.usual()
     for side in subject.masks:
         contents(subject, length, side)
-    said = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
+    found = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
     moved = 0.0
     if subject.takes(length - 2):
         for side in [side for side in ("right", "left") if side in subject.masks]:
             moved = alone(subject, length, side)
-            said += [f"a row padded on the {side} is the row alone"] * (not moved)
-        said += losses(subject, length)
+            found += [f"a row padded on the {side} is the row alone"] * (not moved)
+        found += losses(subject, length)
     if moved:
-        said.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
-        raise Inapplicable("; ".join(said), "reported")
-    return "; ".join(said)
+        found.insert(0, f"padding on the left moves a row by {moved:.2g}: positions count it")
+        raise Inapplicable("; ".join(found), "reported")
+    return "; ".join(found)
 
 
 def real(length: int, side: str) -> Tensor:

@@ -62,12 +62,12 @@ def between(member: Member, check: Check, short: int, long: int) -> None:
     start, period = max(FIRST, 2 * max(windows, default=0)), math.lcm(*windows)
     between = -(-(long - short) // period) * period
     lengths = (start + short, start + short + between)
-    said = [FLOAT * _of_states(member.cost, tokens) for tokens in lengths]
+    claims = [FLOAT * _of_states(member.cost, tokens) for tokens in lengths]
     for one, two in zip(*steps(case, lengths), strict=True):
         where = f"{case}: a step {one} after {lengths[0]:,} tokens, {two} after {lengths[1]:,}"
         if not grows:
             check.true(
-                two.held <= max(one.held, said[1]), f"{where}, of the row {said[1]:,.0f} bytes"
+                two.held <= max(one.held, claims[1]), f"{where}, of the row {claims[1]:,.0f} bytes"
             )
             # what is dropped many at a time is held for a while
             more = two.moved > one.moved * max(1, two.held / one.held)
@@ -80,9 +80,11 @@ def between(member: Member, check: Check, short: int, long: int) -> None:
         # keys are held and values: no step writes as much as one of both
         copied = f"{where}: {written:.0f} bytes written for a token, of which {held:.0f} are held"
         check.true(written < held / 2 or written <= 0, f"{copied}: a copy of the past")
-        claimed = (said[1] - said[0]) / between
-        told = f"{where}: {moved:.0f} bytes moved for a token, and the row says {claimed:.0f} held"
-        check.true(moved <= MULTIPLE * claimed, told)
+        claimed = (claims[1] - claims[0]) / between
+        message = (
+            f"{where}: {moved:.0f} bytes moved for a token, and the row says {claimed:.0f} held"
+        )
+        check.true(moved <= MULTIPLE * claimed, message)
 
 
 def _of_states(cost: Cost, tokens: int) -> float:

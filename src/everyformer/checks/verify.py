@@ -35,9 +35,9 @@ OWN: dict[str, Callable[..., None]] = {
     "traffic": traffic.traffic,
 }
 """laws of members alone"""
-UNSAID = ("batch", "lengths", "order")
+NOT_OF_MEMBERS = ("batch", "lengths", "order")
 """of models of anyone: of members they follow from others, or say nothing"""
-LAWS = (*(law for law in SHARED if law not in UNSAID), *OWN)
+LAWS = (*(law for law in SHARED if law not in NOT_OF_MEMBERS), *OWN)
 MANY = ("equation", "conditions")
 """of these, those that can be tried on few"""
 FULL: dict[str, Callable[[Subject], str]] = {

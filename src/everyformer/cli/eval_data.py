@@ -24,7 +24,7 @@ ARRAYS = (".npy", ".npz", ".zip")
 """endings of sources that may hold arrays, of which the held-out rows are drawn"""
 
 
-UNSAID = "to be said"
+TO_BE_GIVEN = "to be said"
 """stands where no source of data is known"""
 
 
@@ -42,7 +42,7 @@ def for_source(config: DataConfig, source: str | None) -> DataConfig:
     usual = field_defaults(DataConfig)
     kept = {name: getattr(config, name) for name in usual}
     kept |= {name: usual[name] for name in foreign}
-    if source not in BUILTINS and config.source != UNSAID:
+    if source not in BUILTINS and config.source != TO_BE_GIVEN:
         kept["validation"] = 1.0
     return DataConfig(**kept)
 

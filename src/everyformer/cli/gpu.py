@@ -90,9 +90,9 @@ def write(folder: Path, options: GpuOptions, results: list[LawResult], points: l
     from everyformer.training.surroundings import environment
 
     text = "\n\n".join([broken(results), *([render(points)] if points else [])])
-    said = {"environment": environment(), "setting": SETTING | to_dict(options)}
+    record = {"environment": environment(), "setting": SETTING | to_dict(options)}
     found = {"laws": [to_dict(r) for r in results], "speeds": [to_dict(p) for p in points]}
-    write_text(folder / "gpu.json", to_json(said | found, indent=1) + "\n", parents=True)
+    write_text(folder / "gpu.json", to_json(record | found, indent=1) + "\n", parents=True)
     write_text(folder / "gpu.txt", text + "\n")
     return text
 

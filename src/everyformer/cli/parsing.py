@@ -288,8 +288,8 @@ def _sentence(box: str) -> str:
     title = next((n for n, line in enumerate(lines) if "──" in line or "---" in line), 0)
     lines = lines[title + 1 :]
     # below the title: the first paragraph, up to an empty line or a rule
-    said = itertools.dropwhile(_is_rule, lines)
-    text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), said)).rstrip(". ")
+    shown = itertools.dropwhile(_is_rule, lines)
+    text = " ".join(itertools.takewhile(lambda line: not _is_rule(line), shown)).rstrip(". ")
     several = re.match(r"Error parsing (\S+): Could not find valid parse for .*: (\[.*\])", text)
     if several is not None:
         return "{} does not take {}".format(*several.groups())

@@ -25,14 +25,14 @@ def choose_threads(step: Callable[[], object]) -> None:
         return
     step()
     spent: dict[int, list[float]] = {1: [], threads: []}
-    begun = time.perf_counter()
+    start = time.perf_counter()
     for _ in range(ROUNDS):
         for count, seconds in spent.items():
             torch.set_num_threads(count)
             before = time.perf_counter()
             step()
             seconds.append(time.perf_counter() - before)
-        if time.perf_counter() - begun > SECONDS:
+        if time.perf_counter() - start > SECONDS:
             break
     one, all_of_them = (1e3 * fmean(seconds) for seconds in spent.values())
     chosen = 1 if one <= all_of_them else threads

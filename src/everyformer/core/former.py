@@ -18,8 +18,8 @@ def name_now(name: str, warn: bool = True) -> str:
         return name
     now = FORMER[former[2]]
     if warn:
-        told = f"'{former[2]}' is '{now}' now: use that name, the next version knows no other"
-        warnings.warn(told, FutureWarning, stacklevel=2)
+        message = f"'{former[2]}' is '{now}' now: use that name, the next version knows no other"
+        warnings.warn(message, FutureWarning, stacklevel=2)
     return former[1] + now + name[former.end() :]
 
 

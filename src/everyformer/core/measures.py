@@ -17,7 +17,7 @@ class MetricInfo:
     better: Literal["lower", "higher"]
     format: str
     """of a value, as `format` takes it"""
-    said: str
+    template: str
     """a written value, in place of {}, within a sentence"""
     constant: str
     """the same measure of an answer that reads nothing of the input, in an evaluation"""
@@ -51,7 +51,7 @@ class MetricInfo:
 
     def sentence(self, value: float) -> str:
         """A value as a sentence has it."""
-        return self.said.format(self.written(value))
+        return self.template.format(self.written(value))
 
 
 _LOWER = "(lower is better)"

@@ -174,8 +174,8 @@ def loaded(entry: EntryPoint, kind: str, base: str | None = None) -> Any:
     offer = offer_of(entry, kind)
     note_package(entry.module)
     if entry.group.removeprefix("everyformer.").removesuffix("s") in FORMER:
-        told = f"{offer} is offered in the group {entry.group}, which is everyformer.{kind}s now"
-        warnings.warn(told, FutureWarning, stacklevel=2)
+        message = f"{offer} is offered in the group {entry.group}, which is everyformer.{kind}s now"
+        warnings.warn(message, FutureWarning, stacklevel=2)
     with importing(offer):
         value = entry.load()
     if base is not None:

@@ -87,7 +87,7 @@ class Arrays(Kind):
     @cached_property
     def form(self) -> Form:
         """The kind of the inputs."""
-        return _form(self.parts.inputs, self.request.said, self.config.source)
+        return _form(self.parts.inputs, self.request.only_task, self.config.source)
 
     @cached_property
     def task(self) -> str:
@@ -171,7 +171,7 @@ def _form(inputs: np.ndarray, task: Task | None, spec: str) -> Form:
 
 def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
     """Task of arrays: their targets say whether classes or numbers are predicted."""
-    spec, said = request.config.source, request.tasks if request.word else ()
+    spec, requested = request.config.source, request.tasks if request.word else ()
     reads = {"tokens": ("labelled text", "text"), "pictures": ("pictures",), "series": ("series",)}
     readers = [t for t in TASKS.values() if t.reads in reads[form] and t.predicts != "hidden"]
     served = [task for task in readers if not task.answers and not task.encodes]
@@ -179,12 +179,12 @@ def _task(form: Form, parts: ArrayParts, request: Request) -> Task:
         many = targets.dtype.kind in "iu" and len(np.unique(targets)) > FEW
         first = "number" if many or targets.dtype.kind == "f" else "class"
         served = sorted(readers, key=lambda task: (not task.answers, task.predicts != first))
-    fitting = [task for task in served if not said or task in said]
+    fitting = [task for task in served if not requested or task in requested]
     natural = [task for task in fitting if task.name in request.able] or fitting
     if natural:
         return natural[0]
     able_to = f"can serve {', '.join(task.name for task in served)}" if served else "serves no task"
-    need = [task.name for task in readers if task.answers and (not said or task in said)]
+    need = [task.name for task in readers if task.answers and (not requested or task in requested)]
     if parts.targets is None and need:
         raise DataError(
             f"'{spec}' has no targets: name them y, targets or labels in an .npz, or choose an "

@@ -85,8 +85,8 @@ class BuiltIn(Kind):
         dataset, source = self._made(), self.config.source
         if not Path(source).exists():
             return dataset
-        said = f"the built-in '{source}' is read, not what lies here as ./{source}"
-        return replace(dataset, split=f"{said}; {dataset.split}")
+        note = f"the built-in '{source}' is read, not what lies here as ./{source}"
+        return replace(dataset, split=f"{note}; {dataset.split}")
 
     def _made(self) -> Dataset:
         config, task = self.config, self.does

@@ -76,9 +76,9 @@ def _contexts(run: np.ndarray, order: int, vocabulary: int) -> np.ndarray:
     return number
 
 
-def _looked_up(keys: np.ndarray, counts: np.ndarray, asked: np.ndarray) -> np.ndarray:
+def _looked_up(keys: np.ndarray, counts: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """(N,) counts of what is asked for; 0 of what is not there."""
     if not len(keys):
-        return np.zeros(len(asked))
-    at = np.minimum(np.searchsorted(keys, asked), len(keys) - 1)
-    return np.where(keys[at] == asked, counts[at], 0).astype(np.float64)
+        return np.zeros(len(wanted))
+    at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+    return np.where(keys[at] == wanted, counts[at], 0).astype(np.float64)

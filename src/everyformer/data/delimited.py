@@ -21,7 +21,7 @@ from everyformer.data.headers import KNOWN, LANGUAGES, are_numbers, is_number, t
 from everyformer.data.sources import Entry, Source, text_lines
 from everyformer.data.table import SAMPLE, Table, shown
 
-SAID = re.compile(r'"?sep=([,;|\t])"?\s*$')
+DECLARED = re.compile(r'"?sep=([,;|\t])"?\s*$')
 """a line before all others that says what divides cells, as spreadsheets write it"""
 SEPARATORS = {"comma": ",", "tab": "\t", "semicolon": ";", "bar": "|"}
 """Values of --data.separator."""
@@ -38,11 +38,11 @@ class DelimitedTable(Table):
         """Raises `DataError`: the first rows cannot be read, or do not tell what is to be known."""
         super().__init__(source, entry)
         lines = [*itertools.islice(text_lines(source, entry, newline=""), SAMPLE)]
-        said = SAID.match(lines[0]) if lines else None
-        self._skipped = int(said is not None)
+        declared = DECLARED.match(lines[0]) if lines else None
+        self._skipped = int(declared is not None)
         usual = "\t" if entry.suffix == ".tsv" else ","
         self.delimiter = SEPARATORS.get(config.separator) or (
-            said[1] if said else _separator(lines, usual, self.where)
+            declared[1] if declared else _separator(lines, usual, self.where)
         )
         self._quoted = self.delimiter != "\t" or _quotes_in_tabs(lines)
         self._separator = next(f"{n}s" for n, mark in SEPARATORS.items() if mark == self.delimiter)

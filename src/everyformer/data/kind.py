@@ -62,7 +62,7 @@ class Request:
         if not self.tasks:
             known = [*TASKS, *(one.word for one in TASKS.values())]
             raise ConfigError(f"no data for the task '{word}'; {nearest(str(word), known)}")
-        self.said = self.tasks[0] if len(self.tasks) == 1 else None
+        self.only_task = self.tasks[0] if len(self.tasks) == 1 else None
         """the task, where the word means one alone"""
 
     def __enter__(self) -> Request:
@@ -239,8 +239,8 @@ def _of_table(table: Table, config: DataConfig, able: Sequence[str]) -> str:
         # a model without this task is refused by name
         return TEXT
     # of a CSV that shows no label its column is asked for, unless the text is chosen or alone
-    asked = table.marked_up and table.width > 1 and config.text_column is None
-    return first_served((TEXT, LM, MLM) if asked or names_labels(table) else (LM, MLM), able)
+    ambiguous = table.marked_up and table.width > 1 and config.text_column is None
+    return first_served((TEXT, LM, MLM) if ambiguous or names_labels(table) else (LM, MLM), able)
 
 
 def _holds_parallel(source: Source, config: DataConfig) -> bool:

@@ -36,15 +36,15 @@ class SentencePairs:
         self.source = source
         self.table: TableReader | None = None
         entries = without_notes(source.entries)
-        said = None if config.languages is None else direction(config.languages)
+        given = None if config.languages is None else direction(config.languages)
         if all(entry.suffix in TABLES for entry in entries):
             first = find_layout(entries, config.part).train[0]
-            self.table, called = pair_reader(source, config, first, said, known)
-            self.languages, self.sides = said or called, said if called == FIELDS else called
+            self.table, called = pair_reader(source, config, first, given, known)
+            self.languages, self.sides = given or called, given if called == FIELDS else called
         else:
-            self.languages = self.sides = said or _direction_of(source, entries, known)
+            self.languages = self.sides = given or _direction_of(source, entries, known)
             entries = self._find_twins(entries)
-        self.turnable = self.table is said is known is None
+        self.turnable = self.table is given is known is None
         layout = find_layout(entries, config.part)
         self.note = layout.note
         self.own_split = layout.validation is not None

@@ -230,8 +230,8 @@ class ParquetTable(Table):
 def _class_names(metadata: Mapping[bytes, bytes], where: str) -> dict[str, dict[Any, str | None]]:
     """Names of each `ClassLabel`'s numbers, by column; -1 is none."""
     try:
-        said = from_json(metadata.get(b"huggingface", b"{}").decode())
-        features = said.get("info", {}).get("features", {})
+        info = from_json(metadata.get(b"huggingface", b"{}").decode())
+        features = info.get("info", {}).get("features", {})
         return {
             name: {-1: None, **dict(enumerate(told["names"]))}
             for name, told in features.items()

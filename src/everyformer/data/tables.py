@@ -134,8 +134,10 @@ class TableReader:
     ) -> None:
         self.source, self.config, self.first = source, config, first
         self.indices = tuple(indices)
-        said = [f"{role} from {first.column(i)}" for role, i in zip(roles, indices, strict=False)]
-        self.notes = (*([", ".join(said)] if said else []), *first.notes)
+        assigned = [
+            f"{role} from {first.column(i)}" for role, i in zip(roles, indices, strict=False)
+        ]
+        self.notes = (*([", ".join(assigned)] if assigned else []), *first.notes)
         """remarks on what is read, half a sentence each"""
 
     def rows(self, entry: Entry) -> Iterator[Cells]:

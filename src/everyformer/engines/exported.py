@@ -128,14 +128,14 @@ def soft_band(
     column = keys - torch.arange(source - length, source, device=q.device)[:, None] + before
     inside = (column >= 0) & (column < len(table))
     slope = (ends[..., None] - ((before - column).abs() - near)) / ramp
-    seen = inside & (slope > 0)
+    mask = inside & (slope > 0)
     if first is not None:
-        seen = seen & (keys >= first[:, None, None, None])
+        mask = mask & (keys >= first[:, None, None, None])
     if last is not None:
-        seen = seen & (keys < last[:, None, None, None])
+        mask = mask & (keys < last[:, None, None, None])
     places = column.clamp(0, len(table) - 1).expand(*q.shape[:2], -1, -1)
     scores = (q @ k.mT + (q @ table.T).gather(3, places)) * scale
-    scores = scores.masked_fill(~seen, -math.inf)
+    scores = scores.masked_fill(~mask, -math.inf)
     top = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
     weights = (scores - top).exp() * slope.clamp(0, 1)
     total = weights.sum(-1, keepdim=True)

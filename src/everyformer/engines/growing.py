@@ -38,8 +38,8 @@ class Room:
         first = self.parts[0]
         free = self.used == used and used + more <= self.capacity and len(first) == rows
         # a graph is made for one mode or the other, and cannot ask
-        asked = torch.compiler.is_compiling()
-        return free and (asked or first.is_inference() == torch.is_inference_mode_enabled())
+        compiling = torch.compiler.is_compiling()
+        return free and (compiling or first.is_inference() == torch.is_inference_mode_enabled())
 
     def write(self, new: Sequence[Tensor], stay: bool) -> list[Tensor]:
         """The tensors with ``new`` ones after them, whose slots are taken if they ``stay``."""

@@ -22,12 +22,12 @@ def three(task: Task) -> tuple[Member, ...]:
 
 def reason(member: Member, task: Task) -> str:
     """The facts of its row that matter for a task, in words."""
-    told = f"time grows like {member.cost.growth}"
+    growth = f"time grows like {member.cost.growth}"
     if not task.forward_only:
-        return f"{told}, reads both ways" if member.can("bidirectional") else told
+        return f"{growth}, reads both ways" if member.can("bidirectional") else growth
     carried = {
         None: "is not known",
         "constant": "stays as large",
         "grows": "grows with what was read",
     }
-    return f"{told}, its state {carried[member.state]}"
+    return f"{growth}, its state {carried[member.state]}"

@@ -183,9 +183,9 @@ def _about(model: Model) -> str:
     """Metadata of an exported program: the configuration, the longest sequence, and what
     `sequence_laws` asks of it: the tokens that it reads, and whether later ones are not seen."""
     task = TASKS[model.config.task]
-    told = {"vocabulary": model.config.vocabulary, "causal": task.forward_only}
+    description = {"vocabulary": model.config.vocabulary, "causal": task.forward_only}
     about = {"config": to_dict(model.config), "longest": model.longest}
-    return to_json(about | {"text": told if task.embeds_text else None})
+    return to_json(about | {"text": description if task.embeds_text else None})
 
 
 def _ending(model: object, path: str | Path, suffix: str) -> Path:

@@ -61,8 +61,8 @@ def refuse_unknown(reader: str, passed: Mapping[str, Any], known: Set[str], advi
     Raises:
         UnsupportedError: names it.
     """
-    told = {n: v for n, v in passed.items() if v is not None and n not in known}
-    unknown = [n for n, v in told.items() if not isinstance(v, Sequence | Mapping) or v]
+    given = {n: v for n, v in passed.items() if v is not None and n not in known}
+    unknown = [n for n, v in given.items() if not isinstance(v, Sequence | Mapping) or v]
     if unknown:
         raise UnsupportedError(f"{reader} does not know {', '.join(unknown)}: {advice}")
 

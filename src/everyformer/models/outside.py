@@ -39,9 +39,9 @@ def refuse(config: ModelConfig, meaningless: frozenset[str]) -> None:
     Raises:
         GeneError: names the first.
     """
-    usual, told = Architecture(), dataclasses.replace(config, scale_embedding=None)
+    usual, plain = Architecture(), dataclasses.replace(config, scale_embedding=None)
     for name in sorted(meaningless):
-        if getattr(told, name) != getattr(usual, name):
+        if getattr(plain, name) != getattr(usual, name):
             raise GeneError(
                 f"'{twin(config.member)[0]}' is a whole model, to which sizes are given alone: "
                 f"`{name}` would change nothing in it, so choose it for members (in a comparison: "
@@ -125,8 +125,8 @@ def outside_subject(config: ModelConfig) -> Subject:
         return target(name, sizes, causal=None if name.startswith("hf:") else config.causal)
     except UnreadError as error:
         if error.first is not None:
-            said = f"the model '{name}' fails as it reads: {describe(error.first)}"
-            raise PluginError(said) from error
+            message = f"the model '{name}' fails as it reads: {describe(error.first)}"
+            raise PluginError(message) from error
         raise ConfigError(
             f"what '{name}' reads is not known: it has neither an nn.Embedding of tokens nor a "
             "width, as an nn.Linear or an attribute 'width' of its own would tell"

@@ -129,13 +129,13 @@ def backward(
     weights = Weights(model, batch, world, slices)
     first, _ = world.own.of(weights.rows)
     sums: dict[str, Tensor] = {}
-    begun = torch.get_rng_state()
+    rng_before = torch.get_rng_state()
     for i, (start, stop) in enumerate(cuts(batch, slices)):
         part, where = batch.rows(start, stop), (first + start, first + stop)
         share = weights.of(part, (stop - start) / weights.rows)
         part = part.to(world.device)
         own = model.slice(i == slices - 1) if isinstance(model, Shared) else nullcontext()
-        torch.set_rng_state(begun)
+        torch.set_rng_state(rng_before)
         with own, piece_of_rows(where[0], stop - start):
             state = None if carry is None else carry.of(*where)
             with autocast(world.device, precision):

@@ -432,12 +432,12 @@ def test_what_was_said_of_the_time_is_corrected_where_it_was_far_off(
     clock = SimpleNamespace(perf_counter=lambda: now[0])
     monkeypatch.setattr("everyformer.lab.compare.estimate.time", clock)
     estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
-    whole = estimate.told()
+    whole = estimate.announce()
     now[0] += 33.0
     estimate.timed(512, 33.0)  # 1.1 of what was expected
     assert estimate.news() is None
     estimate, _ = of_two_seeds({512: 30.0, 1024: 70.0})
-    estimate.told()
+    estimate.announce()
     now[0] += 60.0
     estimate.timed(512, 60.0)
     assert estimate.news() == pytest.approx(whole - 100.0 + 140.0)

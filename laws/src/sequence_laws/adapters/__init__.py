@@ -63,8 +63,8 @@ def subject_of(
     else:
         name = name or type(model).__name__
         known: dict[str, Any] = {"causal": causal, "build": build, "make": make}
-        told = (adapter(model, name, **known) for adapter in adapters())
-        found = next((one for one in told if one is not None), None)
+        answers = (adapter(model, name, **known) for adapter in adapters())
+        found = next((one for one in answers if one is not None), None)
         subject = found or plain(model, name, None if given == Inputs() else given, **known)
     reads = subject.inputs
     if given not in (Inputs(), Inputs(reads.vocabulary, reads.width)):

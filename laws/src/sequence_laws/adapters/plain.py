@@ -158,10 +158,10 @@ def plain(
                 continue
             return subject
     ways = "`vocabulary=N` for token ids, `width=D` for features, or `inputs` of its own"
-    said = " It has no embedding and no width that is named."
+    hint = " It has no embedding and no width that is named."
     for x, first in tried[:1]:
-        said = f" Tried {_words(x)}: {describe(first)}."
-    sentence = f"what {name} reads cannot be guessed: give {ways}.{said}"
+        hint = f" Tried {_words(x)}: {describe(first)}."
+    sentence = f"what {name} reads cannot be guessed: give {ways}.{hint}"
     raise UnreadError(sentence, tried[0][1] if tried else None)
 
 

@@ -86,14 +86,14 @@ class PreTrained(Subject):
     def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
         if padding_mask is None:
             return {}
-        told = {"attention_mask": padding_mask.long()}
+        arguments = {"attention_mask": padding_mask.long()}
         places = (padding_mask.cumsum(1) - 1).clamp(min=0)
         moved = (
             places != torch.arange(padding_mask.shape[1], device=padding_mask.device)
         ) & padding_mask
         if "position_ids" in self.words and bool(moved.any()):
-            told["position_ids"] = places + self.place_0
-        return told
+            arguments["position_ids"] = places + self.place_0
+        return arguments
 
     @functools.cached_property
     def place_0(self) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from everyformer.cli.console import emit, facts, table
-from everyformer.cli.eval_data import UNSAID, for_source, measured, refuse_idle
+from everyformer.cli.eval_data import TO_BE_GIVEN, for_source, measured, refuse_idle
 from everyformer.cli.exits import search_exits, settle_exits
 from everyformer.cli.parsing import Line, TrainedOptions, say
 from everyformer.core.bounds import Bounds, Count, Whole
@@ -153,7 +153,7 @@ def _default(line: Line[EvalOptions]) -> EvalOptions:
     known = None if known is None else for_source(known, line.peek("data.source"))
     return EvalOptions(
         run=MISSING if folder is None else folder,
-        data=known or DataConfig(source=UNSAID if folder else OWN_DATA),
+        data=known or DataConfig(source=TO_BE_GIVEN if folder else OWN_DATA),
     )
 
 
@@ -167,8 +167,8 @@ def _data_of(folder: str) -> DataConfig | None:
     if not run.saved:
         return run.data
     if run.does.acts:
-        return DataConfig(source=UNSAID, context=run.config.episodes.context)
-    return DataConfig(source=UNSAID, length=min(DataConfig.length, max(run.length, 2)))
+        return DataConfig(source=TO_BE_GIVEN, context=run.config.episodes.context)
+    return DataConfig(source=TO_BE_GIVEN, length=min(DataConfig.length, max(run.length, 2)))
 
 
 def _in_turn(options: EvalOptions) -> EvalOptions:
@@ -185,7 +185,7 @@ def _in_turn(options: EvalOptions) -> EvalOptions:
 
 def _data(trained: TrainedRun, options: EvalOptions, default: EvalOptions) -> DataConfig:
     """The data to measure on; options that would change nothing are refused."""
-    if trained.saved and options.data.source == UNSAID:
+    if trained.saved and options.data.source == TO_BE_GIVEN:
         raise ConfigError(
             f"{options.run} holds a saved model, which does not know its data: say what to measure "
             "it on with --data"

@@ -45,8 +45,10 @@ def run(chosen: InfoOptions) -> int:
         raise ConfigError("name a member, or several to see side by side: `everyformer list`")
     if chosen.json:
         options = [{gene: options_of(member, gene) for gene in GENES} for member in members]
-        told = [describe(m) | {"options": own} for m, own in zip(members, options, strict=True)]
-        emit(told if len(told) > 1 else told[0])
+        described = [
+            describe(m) | {"options": own} for m, own in zip(members, options, strict=True)
+        ]
+        emit(described if len(described) > 1 else described[0])
     elif len(members) > 1:
         print(_beside(members))
     else:

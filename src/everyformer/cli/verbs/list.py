@@ -104,14 +104,14 @@ def run(options: ListOptions) -> int:
             break
         left.append(f"{words} ({len(members)})")
     members = sorted(members, key=_order(options))
-    told = options.memory is not None or options.length is not None
+    with_memory = options.memory is not None or options.length is not None
     if options.json:
-        more = [{"held_bytes": options.held(m)} if told else {} for m in members]
+        more = [{"held_bytes": options.held(m)} if with_memory else {} for m in members]
         emit([describe(m) | also for m, also in zip(members, more, strict=True)])
         return 0
     if not members:
         return 0
-    if told:
+    if with_memory:
         layers = "the member's own or 4" if options.layers is None else f"{options.layers}"
         say(
             f"held: what one text of {options.length or LENGTH:,} tokens leaves in a model that "
@@ -124,28 +124,28 @@ def run(options: ListOptions) -> int:
     for m in members:
         marks = ["yes" if able else "-" for able in (m.is_mixer, *map(m.can, ABILITIES))]
         row = [m.name, m.title, str(m.year), *marks, m.cost.growth, m.state]
-        rows.append([*row, *([size(options.held(m))] if told else [])])
-    print(table([*headers, *(["held"] if told else [])], rows))
+        rows.append([*row, *([size(options.held(m))] if with_memory else [])])
+    print(table([*headers, *(["held"] if with_memory else [])], rows))
     return 0
 
 
 def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]:
     """The abilities that were requested, in words, each with a test of a member."""
-    asked: list[tuple[str, Callable[[Member], bool]]] = []
+    filters: list[tuple[str, Callable[[Member], bool]]] = []
     if options.task is not None:
         called = next(iter(tasks_called(options.task)))
-        asked.append((f"--task {options.task}", lambda m: called in m.tasks))
+        filters.append((f"--task {options.task}", lambda m: called in m.tasks))
     for ability, name in ABILITIES.items():
         if getattr(options, name.replace(" ", "_")):
             flag = "--" + name.replace(" ", "-")
-            asked.append((flag, lambda m, ability=ability: m.can(ability)))  # type: ignore[misc]
+            filters.append((flag, lambda m, ability=ability: m.can(ability)))  # type: ignore[misc]
     if options.mixers:
-        asked.append(("--mixers", lambda m: m.is_mixer))
+        filters.append(("--mixers", lambda m: m.is_mixer))
     if options.state is not None:
-        asked.append((f"--state {options.state}", lambda m: m.state == options.state))
+        filters.append((f"--state {options.state}", lambda m: m.state == options.state))
     if options.growth is not None:
         most = float(options.growth.partition("^")[2] or 1)
-        asked.append((f"--growth {options.growth}", lambda m: m.cost.whole <= most))
+        filters.append((f"--growth {options.growth}", lambda m: m.cost.whole <= most))
     if options.memory is not None:
         room = bytes_of(options.memory)
 
@@ -153,8 +153,8 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
             held = options.held(member)
             return held is not None and held <= room
 
-        asked.append((f"--memory {options.memory}", fits))
-    return asked
+        filters.append((f"--memory {options.memory}", fits))
+    return filters
 
 
 def _order(options: ListOptions) -> Callable[[Member], Any]:

@@ -61,8 +61,8 @@ def run(words: Sequence[str]) -> int:
         origin = None
         if options.from_run is not None:
             # once a run has begun, it knows its beginning itself
-            begun = options.resume and (folder / "config.json").exists()
-            origin = read_start(folder if begun else options.from_run)
+            exists = options.resume and (folder / "config.json").exists()
+            origin = read_start(folder if exists else options.from_run)
         tokenizer = None if origin is None else origin.tokenizer
         if tokenizer is not None:
             options = _with_tokenizer(options, tokenizer.name, take(words, "--tokenizer")[0])
@@ -171,9 +171,9 @@ def _resumes(line: Line[RunSpec]) -> bool:
     out = line.peek("out")
     if out is None:
         raise ConfigError("--resume auto needs to know the run: give --out runs/NAME")
-    begun = (expanded(out) / "config.json").exists()
-    line.words = [*words, "--resume"] if begun else words
-    return begun
+    exists = (expanded(out) / "config.json").exists()
+    line.words = [*words, "--resume"] if exists else words
+    return exists
 
 
 def _named_member(line: Line[RunSpec]) -> str | None:

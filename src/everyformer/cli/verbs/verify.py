@@ -17,7 +17,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
 from everyformer.system.files import expanded
-from sequence_laws.command import line, told, verdicts
+from sequence_laws.command import as_text, line, verdicts
 from sequence_laws.names import GROUPS, is_target
 from sequence_laws.verdict import LawResult
 
@@ -90,7 +90,7 @@ def run(options: VerifyOptions) -> int:
     if options.json:
         emit([dataclasses.asdict(r) for r in results])
     else:
-        print(told(results))
+        print(as_text(results))
     return 1 if any(r.status == "failed" for r in results) else 0
 
 
@@ -107,8 +107,8 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             f"models that are no members ({foreign[0]}) are checked on the CPU, in dtypes of each "
             "law's own: leave out --device and --precision"
         )
-    said = any(getattr(options, name) is not None for name in OF_ANYONE)
-    if said and {*foreign} <= {*GROUPS}:
+    described = any(getattr(options, name) is not None for name in OF_ANYONE)
+    if described and {*foreign} <= {*GROUPS}:
         raise ConfigError(
             "--causal, --vocabulary, --width and --claims describe a model that is no member, as "
             f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"

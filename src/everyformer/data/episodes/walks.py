@@ -123,5 +123,5 @@ class GraphWalk:
             return random.choice(np.flatnonzero(self.joined[node]))
 
         space = Space("discrete", "int64", count=len(self.joined))
-        said = "random: steps to random neighbours"
-        return record(self, wander, (space, space), walks, seed, NAME, said)
+        policy = "random: steps to random neighbours"
+        return record(self, wander, (space, space), walks, seed, NAME, policy)

@@ -23,10 +23,10 @@ NOTHING = -1e30
 def balanced_reference(logits: Tensor, iterations: int, causal: bool = False) -> Tensor:
     """The definition, by divisions: ``logits`` (H, N, N); causal rows see earlier columns alone."""
     size = logits.shape[-1]
-    visible = torch.ones(size, size, dtype=torch.bool, device=logits.device)
-    visible = visible.tril(-1) if causal else visible
-    top = logits.masked_fill(~visible, NOTHING).amax(-1, keepdim=True).detach()
-    p = torch.where(visible, (logits - top).masked_fill(~visible, 0).exp(), 0)
+    mask = torch.ones(size, size, dtype=torch.bool, device=logits.device)
+    mask = mask.tril(-1) if causal else mask
+    top = logits.masked_fill(~mask, NOTHING).amax(-1, keepdim=True).detach()
+    p = torch.where(mask, (logits - top).masked_fill(~mask, 0).exp(), 0)
     for _ in range(iterations):
         p = p / _nonzero(p.sum(-1, keepdim=True))
         columns = [p[:, : i + 1 if causal else None].sum(-2) for i in range(size)]
@@ -50,32 +50,32 @@ def balanced(
     """
     z = widened(logits)
     if causal:
-        visible = torch.ones(z.shape[-2:], dtype=torch.bool, device=z.device).tril(-1)
+        mask = torch.ones(z.shape[-2:], dtype=torch.bool, device=z.device).tril(-1)
     elif real is not None:
-        visible = (real[:, :, None] & real[:, None, :])[:, None]
+        mask = (real[:, :, None] & real[:, None, :])[:, None]
     else:
-        visible = torch.ones((), dtype=torch.bool, device=z.device)
-    z = z.masked_fill(~visible, NOTHING)
+        mask = torch.ones((), dtype=torch.bool, device=z.device)
+    z = z.masked_fill(~mask, NOTHING)
     for _ in range(iterations):
-        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING)
+        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~mask, NOTHING)
         columns = z.logcumsumexp(-2) if causal else z.logsumexp(-2, keepdim=True)
-        z = (z - columns).masked_fill(~visible, NOTHING)
-    return (z - z.logsumexp(-1, keepdim=True) if causal else z).masked_fill(~visible, NOTHING).exp()
+        z = (z - columns).masked_fill(~mask, NOTHING)
+    return (z - z.logsumexp(-1, keepdim=True) if causal else z).masked_fill(~mask, NOTHING).exp()
 
 
-def balanced_row(logits: Tensor, columns: Tensor, visible: Tensor) -> tuple[Tensor, Tensor]:
+def balanced_row(logits: Tensor, columns: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
     """The next causal row P (B, H, N) and the columns' sums with it.
 
     Args:
         logits: (B, H, N). columns: (B, H, iterations, N) logs of the sums over earlier rows, one
             for each iteration, `NOTHING` where there are none. visible: (B, 1, N) bool.
     """
-    z, sums = widened(logits).masked_fill(~visible, NOTHING), []
+    z, sums = widened(logits).masked_fill(~mask, NOTHING), []
     for before in columns.unbind(2):
-        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING)
+        z = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~mask, NOTHING)
         sums.append(torch.logaddexp(before, z))
-        z = (z - sums[-1]).masked_fill(~visible, NOTHING)
-    p = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~visible, NOTHING).exp()
+        z = (z - sums[-1]).masked_fill(~mask, NOTHING)
+    p = (z - z.logsumexp(-1, keepdim=True)).masked_fill(~mask, NOTHING).exp()
     return p, torch.stack(sums, 2) if sums else columns
 
 

@@ -101,9 +101,9 @@ def latest(
     ahead = torch.arange(around * chunk, device=q.device) - chunk
     lag = torch.arange(chunk, device=q.device)[:, None] - ahead
     near = lag.abs() < window if both else (lag >= 0) & (lag < window)
-    seen = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
+    mask = (labels[..., None] == _windows(labels, around, -1)[:, :, None]) & near
     k, v = _windows(k, around, 0.0), _windows(v, around, 0.0)
-    y = attended(q, k, v, seen, dropout).flatten(1, 2)
+    y = attended(q, k, v, mask, dropout).flatten(1, 2)
     if places is not None:
         y = in_order(y, *reversed(places))
     return y[:, :length].unflatten(0, heads.v.shape[:2])
@@ -177,31 +177,31 @@ def _best_piece(
     heads: HeadInputs, scores: Tensor, window: int, state: Members, dropout: float
 ) -> tuple[Tensor, Members]:
     count, clusters, slots = heads.q.shape[2], state.keys.shape[2], state.keys.shape[3]
-    worth = torch.cat((state.scores.to(scores.dtype), scores.mT), 3)
+    priority = torch.cat((state.scores.to(scores.dtype), scores.mT), 3)
     keys, values = (
         torch.cat((old, new[:, :, None].expand(-1, -1, clusters, -1, -1).to(old.dtype)), 3)
         for old, new in ((state.keys, heads.k), (state.values, heads.v))
     )
-    slot = torch.arange(slots + count, device=worth.device)
+    slot = torch.arange(slots + count, device=priority.device)
     # how many tokens up to t are better than j; of equal ones the earlier
-    ahead, other = worth[..., :, None], worth[..., None, :]
+    ahead, other = priority[..., :, None], priority[..., None, :]
     better = (ahead > other) | ((ahead == other) & (slot[:, None] < slot))
     times = better[..., slots:, :].cumsum(-2, dtype=torch.int32)
     times = times + better[..., :slots, :].sum(-2, keepdim=True, dtype=torch.int32)
     known = slot <= slot[slots:, None]
-    seen = (times < window) & known & (other > -math.inf)
-    member = seen[..., slots:].diagonal(dim1=-2, dim2=-1)
-    seen = seen & member[..., None]
+    mask = (times < window) & known & (other > -math.inf)
+    member = mask[..., slots:].diagonal(dim1=-2, dim2=-1)
+    mask = mask & member[..., None]
     q = heads.q[:, :, None].expand(-1, -1, clusters, -1, -1)
-    y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), seen, dropout)
+    y = _in_clusters(q, keys.to(q.dtype), values.to(q.dtype), mask, dropout)
     shares = member.sum(2)[..., None].clamp(min=1)
     y = (y * member[..., None]).sum(2) / shares
-    worth = _with_room(worth, window)
-    at = best_positions(worth, _chosen_of(window, slots + count)).sort(-1).values
+    priority = _with_room(priority, window)
+    at = best_positions(priority, _chosen_of(window, slots + count)).sort(-1).values
     columns = at.clamp(max=slots + count - 1)[..., None].expand(*at.shape, keys.shape[-1])
     seen_now = state.num_tokens + (scores[:, 0, :, 0] > -math.inf).sum(-1)
     after = Members(
-        seen_now, keys.gather(3, columns), values.gather(3, columns), worth.gather(3, at)
+        seen_now, keys.gather(3, columns), values.gather(3, columns), priority.gather(3, at)
     )
     return y.to(heads.v.dtype), after
 
@@ -218,15 +218,15 @@ def balanced(
     """
     best = _chosen_of(window, query_scores.shape[2])
     (queries, has_query), (keys, known) = (_best_of(u.mT, best) for u in (query_scores, key_scores))
-    seen = has_query[..., None] & known[..., None, :]
+    mask = has_query[..., None] & known[..., None, :]
     if causal:
-        seen = seen & (keys[..., None, :] <= queries[..., None])
+        mask = mask & (keys[..., None, :] <= queries[..., None])
     q, k, v = (
         gathered(t, at.flatten(2)).unflatten(2, at.shape[2:])
         for t, at in ((heads.q, queries), (heads.k, keys), (heads.v, keys))
     )
-    y = _in_clusters(q, k, v, seen, dropout)
-    member = seen.any(-1)
+    y = _in_clusters(q, k, v, mask, dropout)
+    member = mask.any(-1)
     at = queries.flatten(2)
     total = torch.zeros_like(heads.v)
     total = total.scatter_add(
@@ -246,8 +246,8 @@ def best_positions(scores: Tensor, count: int) -> Tensor:
     top, at = scores.topk(count + 1, -1)
     last, at = top[..., -2:-1], at[..., :count]
     if scores.device.type != "cpu" or torch.compiler.is_compiling():
-        worth = length - torch.arange(length, device=scores.device)
-        return (worth * _first_of(scores, last, count)).topk(count, -1).indices
+        priority = length - torch.arange(length, device=scores.device)
+        return (priority * _first_of(scores, last, count)).topk(count, -1).indices
     tied = (top[..., -1] == top[..., -2]) & (top[..., -1] > -math.inf)
     if bool(tied.any()):
         at[tied] = _first_of(scores[tied], last[tied], count).nonzero()[:, -1].view(-1, count)
@@ -283,9 +283,9 @@ def _best_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
     length = scores.shape[-1]
 
     def best() -> Tensor:
-        worth = _with_room(scores, count)
-        at = best_positions(worth, count)
-        return (at + length * (worth.gather(-1, at) == -math.inf)).sort(-1).values.int()
+        priority = _with_room(scores, count)
+        at = best_positions(priority, count)
+        return (at + length * (priority.gather(-1, at) == -math.inf)).sort(-1).values.int()
 
     at = choose(best).long()
     return at % length, at < length

@@ -163,8 +163,8 @@ def _added(slots: int, window: int, dtype: torch.dtype, device: torch.device) ->
     query after n members is 2 R - 1 - n."""
     apart = torch.arange(2 * slots - 1, -slots, -1, device=device)
     lag = apart % slots
-    seen = (lag < window) & (apart >= 0)
-    added = torch.zeros(len(lag), device=device).masked_fill(~seen, -math.inf)
+    mask = (lag < window) & (apart >= 0)
+    added = torch.zeros(len(lag), device=device).masked_fill(~mask, -math.inf)
     return added.to(dtype).unfold(0, slots, 1)
 
 

@@ -168,15 +168,15 @@ def _average(
     weight, summed = tl.zeros([BLOCK], tl.float32), tl.zeros([BLOCK], tl.float32)
     for j in range(0, n, GROUP):
         before = j + tl.arange(0, GROUP)
-        seen = (before < n)[:, None] & inside[None, :]
+        mask = (before < n)[:, None] & inside[None, :]
         chunk = (row * chunks + before)[:, None]
-        x = tl.load(tops + chunk * keys + key[None, :], seen, float("-inf"))
+        x = tl.load(tops + chunk * keys + key[None, :], mask, float("-inf"))
         higher = tl.maximum(top, tl.max(x, 0))
         reached = tl.maximum(higher, LOWEST)
         fade, new = tl.exp(top - reached), tl.exp(x - reached[None, :])
-        more = tl.load(weights + chunk * keys + key[None, :], seen, 0.0)
+        more = tl.load(weights + chunk * keys + key[None, :], mask, 0.0)
         weight = weight * fade + tl.sum(new * more, 0)
-        more = tl.load(sums + chunk * width + value[None, :], seen, 0.0)
+        more = tl.load(sums + chunk * width + value[None, :], mask, 0.0)
         summed = summed * fade + tl.sum(new * more, 0)
         top = higher
     for t in range(n * CHUNK, tl.minimum((n + 1) * CHUNK, length)):
@@ -253,12 +253,12 @@ def _differentiate(
     later = tl.maximum(later, LOWEST)
     for j in range(n + 1, chunks, GROUP):
         after = j + tl.arange(0, GROUP)
-        seen = (after < chunks)[:, None] & inside[None, :]
+        mask = (after < chunks)[:, None] & inside[None, :]
         token, chunk = (row * length + after * CHUNK)[:, None], (row * chunks + after)[:, None]
-        level = tl.load(lse + token * keys + key[None, :], seen, float("inf"))
+        level = tl.load(lse + token * keys + key[None, :], mask, float("inf"))
         fade = tl.exp(later[None, :] - tl.maximum(level, LOWEST))
-        dweight += tl.sum(fade * tl.load(dweights + chunk * keys + key[None, :], seen, 0.0), 0)
-        dsum += tl.sum(fade * tl.load(dsums + chunk * width + value[None, :], seen, 0.0), 0)
+        dweight += tl.sum(fade * tl.load(dweights + chunk * keys + key[None, :], mask, 0.0), 0)
+        dsum += tl.sum(fade * tl.load(dsums + chunk * width + value[None, :], mask, 0.0), 0)
     for i in range(stop - start):
         t = stop - 1 - i
         at = row * length + t

@@ -109,8 +109,8 @@ def backward(
 
 def _has_tiles() -> bool:
     """Whether products in bfloat16 are the processor's own; older torch does not tell."""
-    told: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
-    return bool(told.get("amx_bf16"))
+    capabilities: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return bool(capabilities.get("amx_bf16"))
 
 
 def _by_products(

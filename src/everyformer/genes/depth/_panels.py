@@ -9,23 +9,25 @@ from everyformer.core.panels import Panel, Panels, line_by_line
 
 def halting(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
     """Steps (B, L) of the first text's tokens, line by line."""
-    said = "How many steps each token takes before it halts, line by line: the darker, the more."
-    return _by_token(counts_by_depth, said, "steps")
+    sentence = (
+        "How many steps each token takes before it halts, line by line: the darker, the more."
+    )
+    return _by_token(counts_by_depth, sentence, "steps")
 
 
 def exits(counts_by_depth: Mapping[str, Tensor], causal: bool) -> Panels:
     """Layers (B, L) at which the first text's tokens leave, line by line."""
-    said = "At which layer each token leaves, line by line: the darker, the deeper."
-    return _by_token(counts_by_depth, said, "layer")
+    sentence = "At which layer each token leaves, line by line: the darker, the deeper."
+    return _by_token(counts_by_depth, sentence, "layer")
 
 
-def _by_token(counts_by_depth: Mapping[str, Tensor], said: str, scale: str) -> Panels:
+def _by_token(counts_by_depth: Mapping[str, Tensor], sentence: str, scale: str) -> Panels:
     rows, means = [], []
     for counts in counts_by_depth.values():
         values = counts[0].float().cpu().numpy()
         means.append(f"{values.mean():.1f}")
         rows.append([Panel("", line_by_line(values), ("token", "line"))])
-    caption = f"{said} On average {', '.join(means)}."
+    caption = f"{sentence} On average {', '.join(means)}."
     return Panels(rows, caption, scale, wide=True, text=True)
 
 

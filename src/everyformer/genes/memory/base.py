@@ -81,7 +81,7 @@ class Segment(NamedTuple):
     """(B or 1, L)"""
     padding_mask: Tensor | None
     """(B, L) bool, which tokens are real"""
-    visible: Tensor | None
+    memory_mask: Tensor | None
     """(B, m + L) bool, rows of the past and tokens that later segments may see; None: all"""
     attend: Callable[[Tensor, Tensor], Tensor] | None = None
     """heads' outputs (B, H, L, Dv) of these tokens over rows (B, n, width), flagged (B, n) bool, in
@@ -97,10 +97,10 @@ class Segment(NamedTuple):
 
     def live(self) -> Tensor | None:
         """(B, L) bool, which tokens are real and may be seen by later segments; None: all."""
-        if self.visible is None:
+        if self.memory_mask is None:
             return self.padding_mask
-        visible = self.visible[:, -self.x.shape[1] :]
-        return visible if self.padding_mask is None else visible & self.padding_mask
+        memory_mask = self.memory_mask[:, -self.x.shape[1] :]
+        return memory_mask if self.padding_mask is None else memory_mask & self.padding_mask
 
 
 class Memory(Remembering):
@@ -276,4 +276,4 @@ def with_segment(rows: KeyValueState, segment: Segment) -> KeyValueState:
     """``rows`` and the inputs of a segment after them, cut from the graph."""
     x = segment.x.detach()[:, None]
     rows = rows.detach().append(x, x[..., :0], segment.positions, segment.padding_mask)
-    return rows if segment.visible is None else rows.only(segment.visible)
+    return rows if segment.memory_mask is None else rows.only(segment.memory_mask)

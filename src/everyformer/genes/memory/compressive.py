@@ -292,9 +292,11 @@ class CompressiveMemory(Memory):
             packed = self._packed(state)
         count = packed.x.shape[1]
         usage = self._usage(state, segment, count)
-        if segment.visible is not None:
-            packed = replace(packed, padding_mask=packed.padding_mask & segment.visible[:, :count])
-            segment = segment._replace(visible=segment.visible[:, count:])
+        if segment.memory_mask is not None:
+            packed = replace(
+                packed, padding_mask=packed.padding_mask & segment.memory_mask[:, :count]
+            )
+            segment = segment._replace(memory_mask=segment.memory_mask[:, count:])
         old, usage_of_old, rest, usage = self._leaving(
             with_segment(state.rows, segment), usage, packed.first(0)
         )

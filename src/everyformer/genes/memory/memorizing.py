@@ -290,8 +290,8 @@ class MemorizingMemory(Memory):
     def remember(self, state: MemorizingState, segment: Segment) -> tuple[State, Losses]:
         window, lookup = segment.cache, segment.lookup
         assert window is not None
-        if segment.visible is not None:
-            window = window.only(segment.visible)
+        if segment.memory_mask is not None:
+            window = window.only(segment.memory_mask)
         window = window.detach().last(self.slots - 1)
         if lookup is None:
             return replace(state, num_tokens=window.num_tokens, rows=window), {}

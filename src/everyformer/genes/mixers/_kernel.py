@@ -176,8 +176,8 @@ class KernelAttention(HeadMixer):
         gates = self.literal_gates(text.x)
         if gates is not None:
             scores = scores * gate_weights(gates, text.padding_mask)
-        visible = self._visible(q, text.padding_mask)
-        return self.merge(dense_average(scores, v, visible, self.guard))
+        mask = self._visible(q, text.padding_mask)
+        return self.merge(dense_average(scores, v, mask, self.guard))
 
     def empty_state(self, batch: int, **like: Any) -> KernelState:
         if self.position is not None:
@@ -222,17 +222,17 @@ class KernelAttention(HeadMixer):
         """Offer the features and the weights (B, H, L, L) that are never formed otherwise."""
         (q, k), (padding_mask, level, gate) = features, logs
         record(self, "features", lambda: k)
-        visible = self._visible(q, padding_mask)
+        mask = self._visible(q, padding_mask)
 
         def weights() -> Tensor:
             scores = q @ k.mT
             if level is not None:
                 past = torch.zeros_like(level) if gate is None else gate.cumsum(2)
                 logs = (level - past)[:, :, None] + 0 * scores
-                logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
+                logs = logs if mask is None else logs.masked_fill(~mask, -math.inf)
                 scores = scores * (logs - logs.amax(-1, keepdim=True).clamp(min=-1e30)).exp()
             one = torch.eye(k.shape[2], dtype=q.dtype, device=q.device).expand_as(scores)
-            return dense_average(scores, one, visible, self.guard)
+            return dense_average(scores, one, mask, self.guard)
 
         record(self, "weights", weights)
 
@@ -247,8 +247,8 @@ class KernelAttention(HeadMixer):
             gate, written = gates
             gate = gate if padding_mask is None else gate.masked_fill(~padding_mask[:, None], 0)
             logs = logs + (written - gate.cumsum(2))[:, :, None]
-        visible = self._visible(q, padding_mask)
-        logs = logs if visible is None else logs.masked_fill(~visible, -math.inf)
+        mask = self._visible(q, padding_mask)
+        logs = logs if mask is None else logs.masked_fill(~mask, -math.inf)
         return logs.softmax(-1).nan_to_num(0)
 
     def _visible(self, q: Tensor, padding_mask: Tensor | None) -> Tensor | None:
@@ -277,10 +277,10 @@ def gate_weights(gate: Tensor, padding_mask: Tensor | None) -> Tensor:
     return torch.stack(rows, -2)
 
 
-def dense_average(scores: Tensor, v: Tensor, visible: Tensor | None, guard: Denominator) -> Tensor:
+def dense_average(scores: Tensor, v: Tensor, mask: Tensor | None, guard: Denominator) -> Tensor:
     """sum_s scores v_s / sum_s scores over the ``visible`` pairs: (B, H, L, D_v)."""
-    if visible is not None:
-        scores = scores.masked_fill(~visible, 0)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)
     return divided(sums, guard)[0].to(v.dtype)
 

@@ -131,8 +131,8 @@ def one_average(k: Tensor, v: Tensor, w: Tensor) -> Tensor:
     The weights of one query are fewer bytes than the sums that many queries share.
     """
     one = shared(_ones, (k.shape[0], k.shape[2], 1, 1), k.dtype, k.device)
-    seen = Visibility(mask=w[:, None, None])
-    y = softmax_attention(one, k.mT[..., None], v.mT[..., None], seen, scale=1.0)
+    mask = Visibility(mask=w[:, None, None])
+    y = softmax_attention(one, k.mT[..., None], v.mT[..., None], mask, scale=1.0)
     return y.squeeze(3).mT
 
 

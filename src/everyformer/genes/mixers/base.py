@@ -137,8 +137,8 @@ class RowMixer(Mixer):
     def __init_subclass__(cls, **named: Any) -> None:
         super().__init_subclass__(**named)
         if "mix" in vars(cls):  # its name for one version more
-            told = f"{cls.__qualname__}.mix is called forward_rows now: rename it"
-            warnings.warn(told, FutureWarning, stacklevel=2)
+            message = f"{cls.__qualname__}.mix is called forward_rows now: rename it"
+            warnings.warn(message, FutureWarning, stacklevel=2)
             cls.forward_rows = cls.mix  # type: ignore[attr-defined, method-assign]
 
     @abstractmethod

@@ -170,16 +170,16 @@ class ImageTransformer(PatternAttention):
         if padding_mask is None:
             return self.attend(q, k, v, plan), None
         take(self.name, "dense", "units of whole rows know no hidden cells", q.shape[2] > SHORT)
-        visible = plan.visible(positions, positions, self.heads) & padding_mask[:, None, None]
+        mask = plan.visible(positions, positions, self.heads) & padding_mask[:, None, None]
         pairs = Pairs.of(positions[None], positions[None], regular=True, causal=False)
-        return self.scores.attend(q, k, v, Visibility(mask=visible), pairs), None
+        return self.scores.attend(q, k, v, Visibility(mask=mask), pairs), None
 
     def reference_heads(self, text: Rows) -> Tensor:
         if text.grid is None:
             return self._reference(text)
-        visible = self._of_grid(text).mask(text.x.shape[1], self.heads).to(text.x.device)
-        visible = visible if text.padding_mask is None else visible & text.padding_mask
-        return self._by_definition(self.project(text.x), visible)
+        mask = self._of_grid(text).mask(text.x.shape[1], self.heads).to(text.x.device)
+        mask = mask if text.padding_mask is None else mask & text.padding_mask
+        return self._by_definition(self.project(text.x), mask)
 
     def _of_grid(self, rows: Rows) -> SparsePlan:
         """The plan of pictures whose shape a mask tells."""

@@ -63,13 +63,13 @@ def linear_attention_reference(
     padding_mask: Tensor | None = None, guard: Denominator = POSITIVE,
 ) -> Tensor:  # fmt: skip
     """The definition with its L x L matrix, on features; arguments as in `linear_attention`."""
-    visible = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
-    visible = visible.tril(k.shape[2] - q.shape[2]) if causal else visible
-    visible = visible if padding_mask is None else visible & padding_mask[:, None, None, :]
+    mask = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device)
+    mask = mask.tril(k.shape[2] - q.shape[2]) if causal else mask
+    mask = mask if padding_mask is None else mask & padding_mask[:, None, None, :]
     scores = q @ k.mT
     if gate is not None:
         scores = scores * gate_weights(gate.exp(), padding_mask)
-    return dense_average(scores, v, visible, guard)
+    return dense_average(scores, v, mask, guard)
 
 
 def linear_attention(

@@ -210,12 +210,12 @@ class Longformer(PatternAttention):
         # causal: none of them sees anything after the last one
         read = x[:, : max(tokens) + 1] if self.causal else x
         j = torch.arange(read.shape[1], device=x.device)[None]
-        visible = self._visible(
+        mask = self._visible(
             at[None], j, None if padding_mask is None else padding_mask[:, : read.shape[1]]
         )
         q = self._global_queries(x.index_select(1, at), at[None], lengths)
         keys = self._global_keys(read, j, lengths)
-        own = self._outputs(q, *keys, visible, at[None], j)
+        own = self._outputs(q, *keys, mask, at[None], j)
         return out.index_copy(2, at, own.to(out.dtype))
 
     def _local_heads(self, heads: Heads, padding_mask: Tensor | None, plan: SparsePlan) -> Tensor:
@@ -227,16 +227,16 @@ class Longformer(PatternAttention):
         positions = torch.arange(x.shape[1], device=x.device)[None]
         flags = self._flags(positions) if flags is None else flags
         flags = flags if padding_mask is None else flags & padding_mask
-        seen = self._visible(positions, positions, padding_mask)
+        possible = self._visible(positions, positions, padding_mask)
         windows = self._windows.visible(positions[0], positions[0], self.heads)[None]
-        visible = windows | flags[:, None, None]
+        mask = windows | flags[:, None, None]
         if self.project_global is None:
-            return weigh(*heads, seen & (visible | flags[:, None, :, None]), positions, positions)
-        out = weigh(*heads, seen & visible, positions, positions)
+            return weigh(*heads, possible & (mask | flags[:, None, :, None]), positions, positions)
+        out = weigh(*heads, possible & mask, positions, positions)
         lengths = rows.lengths[:, None]
         q = self._global_queries(x, positions, lengths)
         keys = self._global_keys(x, positions, lengths)
-        whole = weigh(q, *keys, seen, positions, positions)
+        whole = weigh(q, *keys, possible, positions, positions)
         return torch.where(flags[:, None, :, None], whole, out)
 
     def _streamed(self, rows: Rows, state: State) -> tuple[Tensor, State]:
@@ -262,9 +262,9 @@ class Longformer(PatternAttention):
         k, v = self._global_keys(x, positions)
         whole = state.whole.append(k, v, positions if holes else None, padding_mask)
         real, j = whole.slots()
-        visible = self._visible(positions, j, real)
+        mask = self._visible(positions, j, real)
         own = self._weighed(
-            self._global_queries(x, positions), whole.keys, whole.values, visible, positions, j
+            self._global_queries(x, positions), whole.keys, whole.values, mask, positions, j
         )
         flags = self._flags(positions)[:, None, :, None]
         heads = torch.cat((torch.where(flags, own, heads[:, :, :count]), heads[:, :, count:]), 2)
@@ -282,8 +282,8 @@ class Longformer(PatternAttention):
         length = x.shape[1]
         if marked is not None:
             tokens = tuple(marked[0].nonzero().squeeze(1).tolist())
-        visible = self._of(tokens, queries=True).mask(length, self.heads)
-        out = self._by_definition(self.project(x), visible)
+        mask = self._of(tokens, queries=True).mask(length, self.heads)
+        out = self._by_definition(self.project(x), mask)
         if self.project_global is None:
             return out
         whole = torch.ones(1, length, length, dtype=torch.bool)
@@ -307,9 +307,9 @@ class Longformer(PatternAttention):
 
     def _visible(self, i: Tensor, j: Tensor, padding_mask: Tensor | None) -> Tensor:
         """Flags (B or 1, 1, L, S) of real keys at ``j``; causal: of none after the query ``i``."""
-        visible = torch.ones_like(j, dtype=torch.bool) if padding_mask is None else padding_mask
-        visible = visible[:, None, None]
-        return visible & (j[:, None, None] <= i[:, None, :, None]) if self.causal else visible
+        mask = torch.ones_like(j, dtype=torch.bool) if padding_mask is None else padding_mask
+        mask = mask[:, None, None]
+        return mask & (j[:, None, None] <= i[:, None, :, None]) if self.causal else mask
 
 
 def _by_head(name: str, value: int | tuple[int, ...], heads: int) -> tuple[int, ...]:

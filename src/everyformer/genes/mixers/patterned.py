@@ -156,17 +156,17 @@ class PatternAttention(HeadMixer):
     def _reference(self, text: Rows) -> Tensor:
         """`reference_heads` by the plan alone."""
         length = text.x.shape[1]
-        visible = self.plan(length).mask(length, self.heads)
-        return self._by_definition(self.project(text.x), visible)
+        mask = self.plan(length).mask(length, self.heads)
+        return self._by_definition(self.project(text.x), mask)
 
-    def _by_definition(self, heads: Heads, visible: Tensor) -> Tensor:
+    def _by_definition(self, heads: Heads, mask: Tensor) -> Tensor:
         """Outputs of queries, keys and values (1, H, L, D) under ``visible`` (H or 1, L, L)."""
         q, k, v = heads
         positions = torch.arange(q.shape[2], device=q.device)[None]
         position = self.position if isinstance(self.position, ScorePosition) else None
         return attention_reference(
             self.rotate(q, positions), self.rotate(k, positions), v,
-            mask=visible[None].to(q.device), position=position,
+            mask=mask[None].to(q.device), position=position,
             distance=positions[:, :, None] - positions[:, None],
         )  # fmt: skip
 
@@ -236,13 +236,13 @@ class PatternAttention(HeadMixer):
             queries, i = q, positions
             if q.shape[2] > PIECE:
                 queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            visible, j, seen = shared(_visible, plan, i, at, padding_mask, self.heads)
+            mask, j, seen = shared(_visible, plan, i, at, padding_mask, self.heads)
             keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
-            pieces.append(self._weighed(queries, keys, values, visible, i, j))
+            pieces.append(self._weighed(queries, keys, values, mask, i, j))
         return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
 
     def _weighed(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         scores = self.scores
         if scores.position is not None:
@@ -250,23 +250,23 @@ class PatternAttention(HeadMixer):
             if readable(i) and j.shape[1]:
                 farthest = int((i.amax(1) - j.amin(1)).max())
             pairs = Pairs.of(i, j, regular=False, causal=True, farthest=farthest)
-            return scores.attend(q, k, v, Visibility(mask=visible), pairs)
+            return scores.attend(q, k, v, Visibility(mask=mask), pairs)
         if q.shape[2] == 1:
             # torch would make addends of the flags again, in every layer
-            visible = shared(_addends, visible, q.dtype)
-        return scores.attend(q, k, v, Visibility(mask=visible))
+            mask = shared(_addends, mask, q.dtype)
+        return scores.attend(q, k, v, Visibility(mask=mask))
 
     def _outputs(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         """Heads' outputs by all pairs of queries at positions i and keys at j of one text."""
-        return self.scores.attend(q, k, v, Visibility(mask=visible), self._by_pairs(i, j))
+        return self.scores.attend(q, k, v, Visibility(mask=mask), self._by_pairs(i, j))
 
     def _weights(
-        self, q: Tensor, k: Tensor, v: Tensor, visible: Tensor, i: Tensor, j: Tensor
+        self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, i: Tensor, j: Tensor
     ) -> Tensor:
         """The weights of those pairs."""
-        return self.scores.weights(q, k, Visibility(mask=visible), self._by_pairs(i, j))
+        return self.scores.weights(q, k, Visibility(mask=mask), self._by_pairs(i, j))
 
     def _by_pairs(self, i: Tensor, j: Tensor) -> Pairs:
         keys = j.shape[1]
@@ -304,12 +304,12 @@ def _visible(
 ) -> tuple[Tensor, Tensor, slice | Tensor | None]:
     """Visible pairs (B or 1, H or 1, L, n) of queries at ``i`` and those keys, of the ones at
     ``at`` (B, S), that some query sees; their positions (B, n), and where they are (None: all)."""
-    visible = plan.visible(i, at, heads)
-    visible = visible if padding_mask is None else visible & padding_mask[:, None, None]
-    if not readable(visible):
-        return visible, at, None
-    where = _places(visible.any((0, 1, 2)))
-    return (visible, at, where) if where is None else (visible[..., where], at[:, where], where)
+    mask = plan.visible(i, at, heads)
+    mask = mask if padding_mask is None else mask & padding_mask[:, None, None]
+    if not readable(mask):
+        return mask, at, None
+    where = _places(mask.any((0, 1, 2)))
+    return (mask, at, where) if where is None else (mask[..., where], at[:, where], where)
 
 
 def _places(seen: Tensor) -> slice | Tensor | None:
@@ -358,17 +358,17 @@ def _row(
 ) -> tuple[Tensor | None, slice | Tensor | None]:
     """Addends (1, H, 1, n) of a query at ``place`` for the keys that it sees in some head, None
     where all heads see alike; and where those are among the last ``size`` (None: all)."""
-    visible = _next(text, heads).of(place, size)
-    if len(visible) == 1:
-        return None, _places(visible[0])
-    where = _places(visible.any(0))
-    visible = visible if where is None else visible[:, where]
-    return _addends(visible[None, :, None], dtype), where
+    mask = _next(text, heads).of(place, size)
+    if len(mask) == 1:
+        return None, _places(mask[0])
+    where = _places(mask.any(0))
+    mask = mask if where is None else mask[:, where]
+    return _addends(mask[None, :, None], dtype), where
 
 
-def _addends(visible: Tensor, dtype: torch.dtype) -> Tensor:
+def _addends(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """0 where a pair is visible, else -inf."""
-    return torch.zeros_like(visible, dtype=dtype).masked_fill_(~visible, -math.inf)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, -math.inf)
 
 
 def _needed(plan: SparsePlan, seen: Tensor, padding_mask: Tensor, at: Tensor) -> Tensor | None:

@@ -68,8 +68,10 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
         least = points[0].length * least_seconds(token, setting.device)
         result = [replace(point, limit=least) for point in result]
     ours = texts.get("everyformer")
-    told = {s: same(text, ours) for s, text in texts.items() if ours is not None}
-    return [p if p.detail or p is result[0] else replace(p, detail=told[p.source]) for p in result]
+    agreement = {s: same(text, ours) for s, text in texts.items() if ours is not None}
+    return [
+        p if p.detail or p is result[0] else replace(p, detail=agreement[p.source]) for p in result
+    ]
 
 
 def token_of(point: Point, setting: Setting) -> Counter | None:

@@ -45,36 +45,36 @@ def calibrate(
     """
     every = {e.member: _timed_run(config, e) for e in ready if e.config is not None}
     timed = _representatives(ready, every)
-    sheet = TimingRecord(
+    record = TimingRecord(
         rounds=1 if config.training.compile else rounds.ROUNDS,
         budget=config.training.budget,
         fingerprint=dataset.fingerprint,
         runs={name: every[name] for name in timed.values()},
         decode=config.decode,
     )
-    sheet.measured.update(_earlier(folder, sheet))
-    if not sheet.complete:
+    record.measured.update(_earlier(folder, record))
+    if not record.complete:
         say("timing a few steps of every member, in turn")
-    while stop.received is None and not sheet.complete:
-        sheet.write(folder)
+    while stop.received is None and not record.complete:
+        record.write(folder)
         code = launch("rounds", folder, stop)
-        sheet = TimingRecord.read(folder)
+        record = TimingRecord.read(folder)
         if stopped_by(code):
             stop.received = stop.received or code - 128
         elif stop.received is not None:
             break
-        elif sheet.at is not None:
-            sheet.measured[sheet.at] = Timing(ended(code))
+        elif record.at is not None:
+            record.measured[record.at] = Timing(ended(code))
         elif code:
             break
-    finished = sheet.complete
-    _settle(sheet.measured)
+    finished = record.complete
+    _settle(record.measured)
     if finished:
-        sheet.write(folder)
+        record.write(folder)
     return {
-        name: _calibrated(sheet.measured[one], config.training)
+        name: _calibrated(record.measured[one], config.training)
         for name, one in timed.items()
-        if one in sheet.measured and sheet.measured[one].rounds
+        if one in record.measured and record.measured[one].rounds
     }
 
 
@@ -105,7 +105,7 @@ def _timed_run(config: CompareConfig, candidate: Candidate) -> RunSpec:
     return dataclasses.replace(planned.run, training=brief)
 
 
-def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
+def _earlier(folder: Path, record: TimingRecord) -> dict[str, Timing]:
     """Earlier measurements of the same trainings, so far as all members were measured together.
 
     A round that was cut short, or in which a member was missing, is measured again with all; what a
@@ -116,12 +116,12 @@ def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
     except (CheckpointError, ConfigError):
         # there is none, or an earlier version wrote it
         return {}
-    if (earlier.rounds, earlier.fingerprint) != (sheet.rounds, sheet.fingerprint):
+    if (earlier.rounds, earlier.fingerprint) != (record.rounds, record.fingerprint):
         return {}
     # as plain values, since options that were read from a file are tables
     before, now = (
         {name: to_json(to_dict(run)) for name, run in each.runs.items()}
-        for each in (earlier, sheet)
+        for each in (earlier, record)
     )
     known = {
         name: timing
@@ -129,7 +129,7 @@ def _earlier(folder: Path, sheet: TimingRecord) -> dict[str, Timing]:
         if timing.error is None and before[name] == now.get(name)
     }
     together = min((len(timing.rounds) for timing in known.values()), default=0)
-    same = len(known) == len(sheet.runs) and earlier.decode == sheet.decode
+    same = len(known) == len(record.runs) and earlier.decode == record.decode
     count = together if same else 0
     return {n: dataclasses.replace(one, rounds=one.rounds[:count]) for n, one in known.items()}
 

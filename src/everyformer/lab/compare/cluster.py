@@ -112,8 +112,8 @@ class Cluster(Launcher):
         except self._ray.exceptions.RayError as error:
             if stop.received is not None:
                 return Ended(task.planned, 128 + signal.SIGTERM, None, 0.0)
-            told = f"{type(error).__name__}: {cut(str(error).strip().splitlines()[-1])}"
-            return Ended(task.planned, 1, {"status": "failed", "error": told}, 0.0)
+            message = f"{type(error).__name__}: {cut(str(error).strip().splitlines()[-1])}"
+            return Ended(task.planned, 1, {"status": "failed", "error": message}, 0.0)
 
 
 def train(

@@ -104,8 +104,8 @@ def collect(
         runs += [_run(job, result, folder) for job, result in trainings]
     ranked = rank(rows, metric)
     complete = [row for row in ranked if row["status"] == "done"]
-    told = contrasts(complete, metric, config.looks)
-    tiers, same = letters(complete, told), same_functions(complete, runs)
+    apart = contrasts(complete, metric, config.looks)
+    tiers, same = letters(complete, apart), same_functions(complete, runs)
     together = zip(complete, tiers, same, strict=True)
     for row, own_letters, equals in together:
         row["letters"], row["same_as"] = own_letters, equals
@@ -148,7 +148,7 @@ def collect(
         "runs": runs,
         "tried": tried,
         "bench": [to_dict(point) for point in points],
-        "contrasts": told,
+        "contrasts": apart,
         "verdict": judged,
         "waiting": waiting,
         "next": next_steps(

@@ -115,7 +115,7 @@ def run_comparison(
                     break
                 again = [candidate for candidate in ready if candidate.member in first]
                 estimate.more(first, seeds)
-                left = duration(estimate.told())
+                left = duration(estimate.announce())
                 say(f"not settled: {join_first(first)} get {seeds} seeds each, in about {left}")
                 more = [*itertools.chain(*trainings.run(again, seeds))]
                 if stop.received is None:
@@ -195,7 +195,7 @@ def announced(
     training = config.training
     in_steps = "" if training.budget[0] == "steps" else f" (steps: {join_first(steps)})"
     memory = max((known["peak_bytes"] or 0 for known in calibrated.values()), default=0)
-    whole = gone + estimate.told()
+    whole = gone + estimate.announce()
     most = config.until_settled
     until = f", and more until it is settled, up to {most} seeds" if most else ""
     many = f"{pluralise(estimate.trainings, 'training')} of {training.budget_words}{in_steps}"

@@ -42,24 +42,24 @@ def contrasts(
     """
     if not _repeated(rows):
         return []
-    most, told = max(len(row["values"]) for row in rows), list[Contrast]()
+    most, found = max(len(row["values"]) for row in rows), list[Contrast]()
     for seeds in [n for n in looks if n <= most] or [most]:
         now = _judged(rows, metric, seeds, max(1, len(looks)))
-        told = [old if old["apart"] else new for old, new in zip(told or now, now, strict=True)]
-    return told
+        found = [old if old["apart"] else new for old, new in zip(found or now, now, strict=True)]
+    return found
 
 
 def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) -> list[Contrast]:
     """All pairs by their first ``seeds``, at one of so many ``looks``."""
     sign, pairs = METRICS[metric].sign, list(itertools.combinations(rows, 2))
     by_seed = [_differences(a, b, sign)[:seeds] for a, b in pairs]
-    told: list[Contrast] = []
+    found: list[Contrast] = []
     for (a, b), each in zip(pairs, by_seed, strict=True):
         # where one has more seeds than another, the means of the rows are not of the same seeds
         if statistics.mean(each) < 0:
             a, b, each = b, a, [-d for d in each]
         interval = mean_interval(each, level_of(rows, looks))
-        told.append({
+        found.append({
             "better": a["member"],
             "worse": b["member"],
             "difference": statistics.mean(each),
@@ -67,7 +67,7 @@ def _judged(rows: Sequence[TableRow], metric: Metric, seeds: int, looks: int) ->
             "probability": min(1.0, len(pairs) * looks * p_value(each)),
             "apart": interval[0] > 0,
         })  # fmt: skip
-    return told
+    return found
 
 
 def level_of(rows: Sequence[TableRow], looks: int = 1) -> float:
@@ -145,7 +145,7 @@ def seeds_to_see(
     return next((seeds for seeds in SEEDS if power(shift, seeds, level) >= POWER), None)
 
 
-def letters(rows: Sequence[TableRow], told: Sequence[Contrast]) -> list[list[str]]:
+def letters(rows: Sequence[TableRow], found: Sequence[Contrast]) -> list[list[str]]:
     """The tiers of each of ``rows`` (best first): those with a letter in common are not told apart.
 
     Every letter stands for one largest set of rows of which no two are apart (inserted and
@@ -153,7 +153,7 @@ def letters(rows: Sequence[TableRow], told: Sequence[Contrast]) -> list[list[str
     """
     order = {row["member"]: n for n, row in enumerate(rows)}
     sets = [set(order.values())]
-    for one in told:
+    for one in found:
         if one["apart"]:
             sets = list(_split(sets, order[one["better"]], order[one["worse"]]))
     tiers = sorted(sorted(each) for each in sets)

@@ -36,7 +36,7 @@ SAMPLE_TOKENS, PROMPT_SHARE = 200, 0.25
 """of a sample: tokens that are written, and the part of a window that they go on from"""
 
 
-def contexts(asked: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
+def contexts(requested: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
     """Numbers of tokens after which one is timed, ascending; none of a task that writes no texts.
 
     Args:
@@ -44,9 +44,9 @@ def contexts(asked: Sequence[int] | None, dataset: Dataset) -> tuple[int, ...]:
     """
     if not dataset.does.continues:
         return ()
-    if asked is None:
-        asked = (*CONTEXTS, *([min(dataset.length, LONGEST)] * (dataset.length > CONTEXTS[-1])))
-    return tuple(sorted(set(asked)))
+    if requested is None:
+        requested = (*CONTEXTS, *([min(dataset.length, LONGEST)] * (dataset.length > CONTEXTS[-1])))
+    return tuple(sorted(set(requested)))
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ class Estimate:
         """Note how long the timing of layers at a length took."""
         self._took("layers", self._layers.pop(length), seconds)
 
-    def told(self) -> float:
+    def announce(self) -> float:
         """Seconds left, which are reported now."""
         self._end = time.perf_counter() + self.left
         return self.left
@@ -122,7 +122,7 @@ class Estimate:
         """Seconds left, if they are far from what was reported last."""
         before, now = (max(1.0, end) for end in (self._end - time.perf_counter(), self.left))
         far = max(before, now) > OFF * min(before, now) and abs(before - now) > SMALL
-        return self.told() if far else None
+        return self.announce() if far else None
 
     def _took(self, kind: str, expected: float, seconds: float) -> None:
         before = self._paces.get(kind, (0.0, 0.0))

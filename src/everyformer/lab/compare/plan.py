@@ -114,10 +114,10 @@ def check_design(config: CompareConfig) -> None:
         ConfigError: names what does not go together.
     """
     most, first = config.until_settled, config.members[0]
-    asked = "power" if most is None else "until_settled"
-    alone = getattr(config, asked) is not None and len(config.members) < 2
+    option = "power" if most is None else "until_settled"
+    alone = getattr(config, option) is not None and len(config.members) < 2
     wrong = {
-        f"`{asked}` is about a difference between members, and {first} is the only one: name "
+        f"`{option}` is about a difference between members, and {first} is the only one: name "
         f"another, or it again as {first}@again": alone,
         "`margin` sets when to stop with `until_settled`: give the most seeds": (
             config.margin is not None and most is None

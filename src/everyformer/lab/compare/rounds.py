@@ -125,8 +125,8 @@ class TimingRecord:
 
     def write(self, folder: Path, at: str | None = None) -> None:
         """Write it, while the member ``at`` is being timed."""
-        sheet = dataclasses.replace(self, at=at)
-        write_json(folder / FILE, {"format": FORMAT, **to_dict(sheet)})
+        record = dataclasses.replace(self, at=at)
+        write_json(folder / FILE, {"format": FORMAT, **to_dict(record)})
 
     @property
     def complete(self) -> bool:
@@ -156,36 +156,36 @@ def main(folder: Path) -> int:
     """Time the members on the sheet in ``folder``, in turn; 143 if a signal stopped it."""
     from everyformer.data import load_dataset
 
-    sheet = TimingRecord.read(folder)
-    first = next(iter(sheet.runs.values()))
+    record = TimingRecord.read(folder)
+    first = next(iter(record.runs.values()))
     dataset = load_dataset(first.data, first.task, stored=first.data)
     filled = Filled()
-    lengths, device = contexts(sheet.decode, dataset), pick_device(first.training.device).type
+    lengths, device = contexts(record.decode, dataset), pick_device(first.training.device).type
     with GracefulStop("stopping") as stop:
-        if any(map(sheet.undecided, sheet.runs)):
-            return _choose(sheet, folder, dataset, stop)
+        if any(map(record.undecided, record.runs)):
+            return _choose(record, folder, dataset, stop)
         # before any thread has a heap of its own
         return_freed_memory()
-        for name in turns(sheet.runs, sheet.times, lambda: sheet.complete):
+        for name in turns(record.runs, record.times, lambda: record.complete):
             if stop.received is not None:
                 return 143
-            if min(map(sheet.times, sheet.runs)) > 0:
+            if min(map(record.times, record.runs)) > 0:
                 keep_freed_memory()
-            sheet.write(folder, at=name)
-            run = sheet.runs[name]
-            run = in_precision(run, sheet.precisions.get(name, run.training.precision))
+            record.write(folder, at=name)
+            run = record.runs[name]
+            run = in_precision(run, record.precisions.get(name, run.training.precision))
             try:
                 with status(f"timing a few steps of {name}"):
                     write = partial(decode, contexts=lengths, filled=filled, device=device)
-                    known = sheet.measured.get(name)
-                    sheet.measured[name] = _measure(known, run, dataset, sheet.budget, write)
+                    known = record.measured.get(name)
+                    record.measured[name] = _measure(known, run, dataset, record.budget, write)
             except Stopped as stopped:
                 return 128 + stopped.number
-        sheet.write(folder)
+        record.write(folder)
     return 143 if stop.received is not None else 0
 
 
-def _choose(sheet: TimingRecord, folder: Path, dataset: Dataset, stop: GracefulStop) -> int:
+def _choose(record: TimingRecord, folder: Path, dataset: Dataset, stop: GracefulStop) -> int:
     """Choose the precisions that `precision` auto leaves open, each in a step like those of a
     training; 143 if a signal stopped it.
 
@@ -193,19 +193,19 @@ def _choose(sheet: TimingRecord, folder: Path, dataset: Dataset, stop: GracefulS
     by which a process has larger peaks, so another one goes on.
     """
     keep_freed_memory()
-    for name in filter(sheet.undecided, sheet.runs):
+    for name in filter(record.undecided, record.runs):
         if stop.received is not None:
             return 143
-        sheet.write(folder, at=name)
+        record.write(folder, at=name)
         try:
-            result = _steps(sheet.runs[name], dataset, 1, warm_up=0)
+            result = _steps(record.runs[name], dataset, 1, warm_up=0)
         except Stopped as stopped:
             return 128 + stopped.number
         except FAILURES as error:
-            sheet.measured[name] = Timing(describe(error))
+            record.measured[name] = Timing(describe(error))
         else:
-            sheet.precisions[name] = result.precision
-    sheet.write(folder)
+            record.precisions[name] = result.precision
+    record.write(folder)
     return 143 if stop.received is not None else 0
 
 

@@ -137,7 +137,7 @@ class Trainings:
         self._known[planned.folder] = result
         self.estimate.over(planned, one.seconds)
         if self._running:
-            left = duration(self.estimate.told())
+            left = duration(self.estimate.announce())
             self.say(f"{pluralise(self.estimate.remaining, 'training')} left, in about {left}")
         else:
             say_news(self.estimate, self.say)

@@ -72,9 +72,9 @@ def verdict(
     short = [f"{row['member']} {row['steps']:,.0f}" for row in rows if row["steps"] < FEWEST_STEPS]
     if short:
         doubts.append(f"fewer than {FEWEST_STEPS} steps were made ({join_first(short)})")
-    looks, asked = len(design.looks), None
+    looks, power = len(design.looks), None
     if design.power is not None:
-        asked = Power(
+        power = Power(
             difference=design.power, seeds=seeds_to_see(rows, metric, design.power, looks)
         )
     return {
@@ -82,7 +82,7 @@ def verdict(
         "doubts": doubts,
         "useful": useful,
         "smallest": smallest_seen(rows, metric, looks=looks),
-        "power": asked,
+        "power": power,
         "looks": max(1, looks),
         "ended": _ended(rows, best, metric, design),
     }

@@ -250,10 +250,10 @@ def refuse_unknown(
     left = {name: value for name, value in config.items() if value not in (None, {}, [])}
     left = {k: v for k, v in left.items() if k not in known and not IDLE.fullmatch(k)}
     usual = defaults() if left else {}
-    said = [shortened(f"{k}={v!r}", 60) for k, v in left.items() if k not in usual or v != usual[k]]
-    if said:
+    lost = [shortened(f"{k}={v!r}", 60) for k, v in left.items() if k not in usual or v != usual[k]]
+    if lost:
         raise UnsupportedError(
-            f"the checkpoint's config.json says {join_first(said, 4)}, which the import does not "
+            f"the checkpoint's config.json says {join_first(lost, 4)}, which the import does not "
             "know, so that its outputs might be others: if it changes none, remove it there"
         )
 

@@ -99,8 +99,10 @@ def import_checkpoint(
     model = build_model(config)
     shapes = {name: value.shape for name, value in model.state_dict().items()}
     tensors, notes = read_folder(folder)
-    said = dtype or getattr(torch, theirs.get("dtype") or theirs.get("torch_dtype") or "", None)
-    tensors = dequantised(tensors, theirs, said)
+    stored_dtype = dtype or getattr(
+        torch, theirs.get("dtype") or theirs.get("torch_dtype") or "", None
+    )
+    tensors = dequantised(tensors, theirs, stored_dtype)
     if not any(name.startswith(known.prefix) for name in tensors):
         # of a checkpoint without a head
         tensors = {known.prefix + name: value for name, value in tensors.items()}
@@ -115,7 +117,7 @@ def import_checkpoint(
     filled = {name: value for name, value in tied.items() if value is not None} | filled
     report.made = [name for name in report.made if name not in filled]
     report.notes += notes
-    fill(model, filled, said, report)
+    fill(model, filled, stored_dtype, report)
     if mixer is not None or options or OURS in theirs:
         report.notes.append("not compared with transformers, since it is to be another model")
     else:

@@ -113,8 +113,8 @@ def read_folder(folder: Path) -> tuple[dict[str, Tensor], list[str]]:
         read = read_tensors(folder / part)
         tensors |= {name: value for name, value in read.items() if places.get(name, part) == part}
     beside = sorted(files - parts)
-    told = f"not read, since the model is in other files: {join_first(beside)}"
-    return tensors, [told] if beside else []
+    ignored = f"not read, since the model is in other files: {join_first(beside)}"
+    return tensors, [ignored] if beside else []
 
 
 def dequantised(
@@ -126,16 +126,16 @@ def dequantised(
         UnsupportedError: they are quantised by another method.
         CheckpointError: scales that do not fit.
     """
-    said = config.get("quantization_config") or {}
+    quantization = config.get("quantization_config") or {}
     other = next(filter(QUANTISED.search, tensors), None)
-    if other or said.get("quant_method", None if said else "fp8") != "fp8":
-        method = said.get("quant_method", "a method that config.json does not name")
+    if other or quantization.get("quant_method", None if quantization else "fp8") != "fp8":
+        method = quantization.get("quant_method", "a method that config.json does not name")
         raise UnsupportedError(
             f"the checkpoint is quantised by {method}{f' ({other})' if other else ''}, which is "
             f"not read, but fp8 with scales called *{SCALE} is: give the model as it was before"
         )
     where = "weight_block_size of quantization_config"
-    block = converted(tuple[Count, Count] | None, said.get("weight_block_size"), where)
+    block = converted(tuple[Count, Count] | None, quantization.get("weight_block_size"), where)
     result = dict(tensors)
     for name, weight in tensors.items():
         if name + SCALE not in tensors or weight.itemsize > 1:

@@ -84,7 +84,7 @@ def import_timm(
         CheckpointError: tensors missing or of other sizes.
         ConfigError: the number of heads is not known.
     """
-    module, said, notes = None, dict[str, Any](), list[str]()
+    module, stated, notes = None, dict[str, Any](), list[str]()
     if isinstance(source, nn.Module):
         module, tensors = source, dict(source.state_dict())
     elif isinstance(source, Mapping):
@@ -92,13 +92,13 @@ def import_timm(
     else:
         tensors, notes = read_folder(expanded(source))
         tensors = dequantised(tensors, {}, None)
-        module, said = _built(read_config(expanded(source)), tensors)
-    said = _stated(module) if module is not None else said
-    said |= {"heads": heads} if heads else {}
+        module, stated = _built(read_config(expanded(source)), tensors)
+    stated = _stated(module) if module is not None else stated
+    stated |= {"heads": heads} if heads else {}
     if "pos_embed" in tensors:
-        options, rules = _vit(tensors, said)
+        options, rules = _vit(tensors, stated)
     elif "blocks.0.mlp_channels.gate.proj.weight" in tensors:
-        options, rules = _gmlp(tensors, said)
+        options, rules = _gmlp(tensors, stated)
     else:
         raise UnsupportedError(
             "these tensors are neither of timm's VisionTransformer (no pos_embed) nor of its gMLP "
@@ -158,13 +158,13 @@ def _built(
     if not PLAIN.fullmatch(name):
         raise UnsupportedError(f"what timm's '{name}' is only timm knows: install timm")
     size, act = args.get("img_size"), args.get("act_layer", "gelu")
-    said = {
+    stated = {
         "pooling": args.get("global_pool"),
         "heads": args.get("num_heads"),
         "feedforward": activation("gelu_new" if act == "gelu_tanh" else str(act)),
         "image": (size, size) if isinstance(size, int) else size,
     }
-    return None, {key: value for key, value in said.items() if value is not None}
+    return None, {key: value for key, value in stated.items() if value is not None}
 
 
 def _stated(module: nn.Module) -> dict[str, Any]:
@@ -181,7 +181,7 @@ def _stated(module: nn.Module) -> dict[str, Any]:
     parts: dict[str, Any] = dict(module.named_modules())
     stem = parts.get("patch_embed") or parts.get("stem")
     mlp = parts.get("blocks.0.mlp") or parts.get("blocks.0.mlp_channels")
-    said = {
+    stated = {
         "heads": getattr(parts.get("blocks.0.attn"), "num_heads", None),
         "pooling": getattr(module, "global_pool", None),
         "norm_eps": kinds.pop(),
@@ -189,7 +189,7 @@ def _stated(module: nn.Module) -> dict[str, Any]:
         "image": getattr(stem, "img_size", None),
         "block": type(parts.get("blocks.0")).__name__,
     }
-    return {name: value for name, value in said.items() if value is not None}
+    return {name: value for name, value in stated.items() if value is not None}
 
 
 def _activation(act: Any) -> str | None:
@@ -216,13 +216,13 @@ def _shape(tensors: dict[str, Tensor], name: str, dims: int) -> torch.Size:
 
 
 def _image(
-    tensors: dict[str, Tensor], stem: str, patches: int, said: dict[str, Any]
+    tensors: dict[str, Tensor], stem: str, patches: int, stated: dict[str, Any]
 ) -> dict[str, Any]:
     """Options that patches and head say."""
     width, channels, patch, across = _shape(tensors, f"{stem}.weight", 4)
     blocks = [re.match(r"blocks\.(\d{1,9})\.", name) for name in tensors]
     side = math.isqrt(patches) * patch
-    height, breadth = said.get("image", (side, side))
+    height, breadth = stated.get("image", (side, side))
     if patch != across or height * breadth != patches * patch * patch:
         raise UnsupportedError(
             f"{patches} patches of {patch}x{across} are not those of an image of "
@@ -236,18 +236,18 @@ def _image(
         "image": (channels, height, breadth),
         "patch": patch,
         "classes": _shape(tensors, "head.weight", 2)[0],
-        "norm_eps": said.get("norm_eps", 1e-6),
+        "norm_eps": stated.get("norm_eps", 1e-6),
     }
 
 
-def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
+def _vit(tensors: dict[str, Tensor], stated: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
     # a norm behind the pooling, and tokens that pictures have not
     shown = {"fc_norm": "fc_norm.weight" in tensors, "reg_token": "reg_token" in tensors}
-    refuse(said | shown, block="Block", fc_norm=False, reg_token=False)
+    refuse(stated | shown, block="Block", fc_norm=False, reg_token=False)
     _, tokens, width = _shape(tensors, "pos_embed", 3)
     first = "cls_token" in tensors
-    options = _image(tensors, "patch_embed.proj", tokens - first, said)
-    heads, pooling = said.get("heads"), said.get("pooling", "token" if first else "avg")
+    options = _image(tensors, "patch_embed.proj", tokens - first, stated)
+    heads, pooling = stated.get("heads"), stated.get("pooling", "token" if first else "avg")
     if heads is None and width not in PLAIN_WIDTHS:
         raise ConfigError(
             f"how many heads a ViT of {width} channels has cannot be read off its tensors: give "
@@ -265,7 +265,7 @@ def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, An
         "expansion": _shape(tensors, "blocks.0.mlp.fc1.weight", 2)[0] / width,
         "bias": ALL_BIASES if biased else ("output",),
         "pooling": "class" if first else "mean",
-        "feedforward": said.get("feedforward", "gelu"),
+        "feedforward": stated.get("feedforward", "gelu"),
     }
     rules = [
         *linked({"patches": "patch_embed.proj", **ENDS}),
@@ -276,14 +276,14 @@ def _vit(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, An
     return options, rules
 
 
-def _gmlp(tensors: dict[str, Tensor], said: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
+def _gmlp(tensors: dict[str, Tensor], stated: dict[str, Any]) -> tuple[dict[str, Any], list[Rule]]:
     """Their W and b are (L, L) and (L); ours have a dimension of heads in front."""
     gates = [name for name in tensors if ".mlp_channels.gate.proj." in name]
     tensors |= {name: tensors[name][None] for name in gates}
     tokens = _shape(tensors, "blocks.0.mlp_channels.gate.proj.weight", 3)[-1]
-    options = _image(tensors, "stem.proj", tokens, said)
+    options = _image(tensors, "stem.proj", tokens, stated)
     hidden = _shape(tensors, "blocks.0.mlp_channels.fc1.weight", 2)[0]
-    refuse(said, feedforward="gelu", pooling="avg", block="SpatialGatingBlock")
+    refuse(stated, feedforward="gelu", pooling="avg", block="SpatialGatingBlock")
     options |= {"member": "gmlp", "mlp_ratio": hidden / options["width"], "heads": 1}
     rules = [
         *linked({"patches": "stem.proj", **ENDS}),

@@ -82,8 +82,8 @@ class Bench:
         told = contrasts(ranked, self.metric)
         for row, tiers in zip(ranked, letters(ranked, told), strict=True):
             row["letters"] = tiers
-        said = verdict(ranked, self.metric, in_seconds=False, cores=cores())
-        named = [] if said["doubts"] or len(said["best"]) > 1 else said["best"]
+        outcome = verdict(ranked, self.metric, in_seconds=False, cores=cores())
+        named = [] if outcome["doubts"] or len(outcome["best"]) > 1 else outcome["best"]
         return any(one["apart"] for one in told), named
 
 

@@ -89,8 +89,8 @@ def poles(seed: int) -> Trajectories:
         return random.integers(2) if chance else np.int64(state[2] + 0.5 * state[3] > 0)
 
     spaces = _numbers(4), Space("discrete", "int64", count=2)
-    said = f"mixed: a linear rule, each action random with probability {LEVELS} in turn"
-    return record(pole(), act, spaces, 200, seed, "CartPole-v1", said)
+    policy = f"mixed: a linear rule, each action random with probability {LEVELS} in turn"
+    return record(pole(), act, spaces, 200, seed, "CartPole-v1", policy)
 
 
 def _numbers(count: int) -> Space:

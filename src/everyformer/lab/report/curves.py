@@ -155,17 +155,17 @@ def draw_seeds(groups: Mapping[str, Sequence[Curve]], drawn: Quantity, axis: Axi
         seeds = [points(curve, axis) for curve in curves]
         at, values = _at_the_same(name, seeds)
         mean = values.mean(0)
-        said = f"{name} {mean[-1]:.4g}"
+        sentence = f"{name} {mean[-1]:.4g}"
         if len(seeds) > 1:
             for x, y in seeds:
                 lines.faint(name, x, y)
             around = np.array([mean_interval(each) for each in values.T.tolist()])
             lines.band(name, at, *around.T)
-            said += " ({:.4g} to {:.4g}, {} seeds)".format(*around[-1], len(seeds))
+            sentence += " ({:.4g} to {:.4g}, {} seeds)".format(*around[-1], len(seeds))
         # its name stands at its end, which is marked
         axes.plot(at, mean, color=lines.styles[name].colour)
         lines.curve(name, at[-1:], mean[-1:])
-        sentences.append(f"{said} after {at[-1]:,.6g} {AXES[axis]}")
+        sentences.append(f"{sentence} after {at[-1]:,.6g} {AXES[axis]}")
         # the fall from chance in the first steps would press all else to the floor
         seen += values[:, 0 if measured else len(at) // 8 :].ravel().tolist()
     _finish(lines, drawn, axis, seen)

@@ -60,13 +60,13 @@ def remedies(results: Results) -> list[tuple[str, str]]:
     that brings its own advice behind a semicolon is parted there."""
     pairs: dict[str, list[str]] = {}
     for doubt in doubts(results):
-        said, _, advice = doubt.partition("; ")
-        known = next((remedy for words, remedy in _REMEDIES.items() if words in said), None)
-        pairs.setdefault(advice or ("" if known is None else known(results)), []).append(said)
+        text, _, advice = doubt.partition("; ")
+        known = next((remedy for words, remedy in _REMEDIES.items() if words in text), None)
+        pairs.setdefault(advice or ("" if known is None else known(results)), []).append(text)
     rows = finished(results)
     if len(rows) > 1 and rows[0]["interval_of"] != "seeds":
         pairs["repeat with --seeds 3"] = ["every member was trained once, with one seed"]
-    return [("; ".join(said), remedy) for remedy, said in pairs.items()]
+    return [("; ".join(text), remedy) for remedy, text in pairs.items()]
 
 
 def _quiet(results: Results) -> str:
@@ -90,13 +90,13 @@ def _longer(results: Results) -> str:
     if times == 1:
         return "train for longer, or larger models"
     kind = next((kind for kind in BUDGETS if training[f"budget_{kind}"] is not None), None)
-    said = f"give more steps: --steps {times * (training['steps'] or 0)}"
+    text = f"give more steps: --steps {times * (training['steps'] or 0)}"
     if kind is not None:
         amount = times * training[f"budget_{kind}"]
-        said = f"give {times} times the budget: --budget-{kind} {amount:g}"
+        text = f"give {times} times the budget: --budget-{kind} {amount:g}"
     sizes, heads = results["config"]["model"], results["config"]["model"]["heads"]
     width, layers = heads * max(1, sizes["width"] // heads // 2), max(1, sizes["layers"] // 2)
-    return said + (
+    return text + (
         f", or a smaller model: --width {width} --layers {layers}" if times >= HARDLY else ""
     )
 

@@ -52,8 +52,8 @@ def doubts(results: Results) -> list[str]:
     """Reasons to name no winner: losses that are not of writing, and those of the verdict."""
     best = results["verdict"]["best"]
     leaking = [row["member"] for row in finished(results) if row["leaks"] and row["member"] in best]
-    said = [f"the loss of {join_first(leaking)} is {NOT_WRITING}"] if leaking else []
-    return [*said, *results["verdict"]["doubts"]]
+    warnings = [f"the loss of {join_first(leaking)} is {NOT_WRITING}"] if leaking else []
+    return [*warnings, *results["verdict"]["doubts"]]
 
 
 def winners(results: Results) -> list[str]:

@@ -127,11 +127,11 @@ def _smallest(results: Results, rows: list[TableRow]) -> Iterator[str]:
 
 def _power(results: Results, rows: list[TableRow]) -> Iterator[str]:
     """Seeds that it takes to see the difference that was asked about; none if none was."""
-    asked = results["verdict"].get("power")
-    if not asked or len(rows) < 2:
+    power = results["verdict"].get("power")
+    if not power or len(rows) < 2:
         return
-    written = METRICS[results["metric"]].difference(asked["difference"])
-    seeds, had = asked["seeds"], rows[0]["seeds"]
+    written = METRICS[results["metric"]].difference(power["difference"])
+    seeds, had = power["seeds"], rows[0]["seeds"]
     if not results["contrasts"]:
         yield f"How many seeds see {written} is not known from one training each (--seeds 3)."
     elif seeds is None:

@@ -117,8 +117,8 @@ def gene_page(gene: str, name: str) -> str:
     usual = " It is the default." if record.default == name else f" Default: `{record.default}`."
     members = [m.name for m in list_members() if m.genes[gene].name == name]
     who = ", ".join(f"[{member}]({member}.md)" for member in members) or "none"
-    asked = f"{record.question[0].upper()}{record.question[1:]}.{usual}"
-    lines = [f"# The {gene} `{name}`", "", asked, ""]
+    question = f"{record.question[0].upper()}{record.question[1:]}.{usual}"
+    lines = [f"# The {gene} `{name}`", "", question, ""]
     lines += _usage([f"model = {call})"], f"everyformer train attention {TASKS[LM].train} {flags}")
     lines += [*_text(gene, name), *_options(gene, record.typed(Choice(name)))]
     lines += [
@@ -215,8 +215,8 @@ def _genes(member: Member) -> list[str]:
         page = home(gene, choice.name)
         typed, usual = GENES[gene].typed(choice), GENES[gene].typed(Choice(choice.name))
         names = [f.name for f in dataclasses.fields(typed.options)]
-        told = [f"`{n}={typed.get(n)}`" for n in names if typed.get(n) != usual.get(n)]
-        lines.append(f"| {gene} | [{choice.name}]({page}.md) | {', '.join(told)} |")
+        changed = [f"`{n}={typed.get(n)}`" for n in names if typed.get(n) != usual.get(n)]
+        lines.append(f"| {gene} | [{choice.name}]({page}.md) | {', '.join(changed)} |")
         own += _options(gene, typed) if page == member.name else []
     return [*lines, "", *own]
 

@@ -234,8 +234,8 @@ def shown(prediction: Prediction, columns: Sequence[str]) -> Iterator[list[Any]]
     true = [] if "target" not in columns else [repr(prediction.target)]
     for number, candidates in enumerate(prediction.masks or [prediction.tokens], 1):
         for one in candidates:
-            told = [repr(one.text), f"{one.probability:.4f}"]
-            yield [first, *true, *([number] if prediction.masks else []), *told]
+            guess = [repr(one.text), f"{one.probability:.4f}"]
+            yield [first, *true, *([number] if prediction.masks else []), *guess]
             first, true = "", [""] * len(true)
 
 

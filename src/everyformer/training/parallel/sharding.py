@@ -42,7 +42,7 @@ class Sharded(Shared):
         super().__init__(model)
         mesh = _mesh(shards, device)
         # what an optimiser reads of a parameter is to be said of its part too
-        said = {name: dict(vars(weight)) for name, weight in model.named_parameters()}
+        attributes = {name: dict(vars(weight)) for name, weight in model.named_parameters()}
         half = any(weight.dtype in HALF for weight in model.parameters())
         rules: dict[str, Any] = {
             "mesh": mesh,
@@ -58,14 +58,14 @@ class Sharded(Shared):
         fully_shard(model, **rules)
         self.module.set_reduce_scatter_unused_params(True)
         weights = dict(model.named_parameters())
-        if weights.keys() != said.keys():
-            torn = sorted(weights.keys() - said.keys())[0]
+        if weights.keys() != attributes.keys():
+            torn = sorted(weights.keys() - attributes.keys())[0]
             raise ConfigError(
                 f"'{torn}' is a weight of two parts of the model that are gathered apart, which "
                 "splitting would make into two: train it with `parallel` ddp"
             )
         for name, weight in weights.items():
-            vars(weight).update(said[name])
+            vars(weight).update(attributes[name])
         self._used: set[str] = set()
         self._watched: set[str] = set()
         for name, unit in list(model.named_modules()):

@@ -111,9 +111,9 @@ class World:
         """
         if not self.in_step:
             return 1
-        asked = self.size if self.parallel == "fsdp" else self.shards
+        requested = self.size if self.parallel == "fsdp" else self.shards
         here = int(os.environ.get("LOCAL_WORLD_SIZE", self.size))
-        shards = here if asked is None else asked
+        shards = here if requested is None else requested
         if self.size % shards:
             raise ConfigError(
                 f"{self.size} processes cannot be parted into groups of `shards` ({shards}): give "

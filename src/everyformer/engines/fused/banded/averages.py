@@ -26,12 +26,12 @@ def read_band(
 ):
     """w (T, S) of queries t and keys s: the bias in the band, 0 beside it, -inf where not seen."""
     entry = s[None, :] - t[:, None] - first
-    seen = (t < length)[:, None] & (s < source)[None, :]
+    mask = (t < length)[:, None] & (s < source)[None, :]
     if CAUSAL:
-        seen = seen & (entry < offsets)
-    inside = seen & (entry >= 0) & (entry < offsets)
+        mask = mask & (entry < offsets)
+    inside = mask & (entry >= 0) & (entry < offsets)
     w = tl.load(bias + h * bias_head + t[:, None] * bias_step + entry, inside, 0.0).to(tl.float32)
-    return tl.where(seen, w, float("-inf"))
+    return tl.where(mask, w, float("-inf"))
 
 
 @kernel

@@ -22,10 +22,10 @@ def read_bias(
     source, rank, CAUSAL: tl.constexpr, RANK: tl.constexpr, OF_BIAS: tl.constexpr,
 ):  # fmt: skip
     """w (R, S) of queries t and keys s, -inf where a key is not seen."""
-    seen = (t < length)[:, None] & (s < source)[None, :]
+    mask = (t < length)[:, None] & (s < source)[None, :]
     from_rows = rows + h * rows_head + t[:, None] * rows_step
     if columns is None:
-        w = tl.load(from_rows + s[None, :], seen, 0.0).to(tl.float32)
+        w = tl.load(from_rows + s[None, :], mask, 0.0).to(tl.float32)
     else:
         r = tl.arange(0, RANK)
         left = tl.load(from_rows + r[None, :], (t < length)[:, None] & (r < rank)[None, :], 0.0)
@@ -36,8 +36,8 @@ def read_bias(
         last = t.to(tl.int64)
         if offset is not None:
             last += tl.load(offset + h)
-        seen = seen & (s[None, :] <= last[:, None])
-    return tl.where(seen, w, float("-inf"))
+        mask = mask & (s[None, :] <= last[:, None])
+    return tl.where(mask, w, float("-inf"))
 
 
 @triton.jit

@@ -77,7 +77,7 @@ def score(
             scores = tl.maximum(products, 0.0) * factors
         else:
             scores += by_distance
-    seen = (i < length)[:, None] & ((j >= 0) & (j < source))[None, :]
+    mask = (i < length)[:, None] & ((j >= 0) & (j < source))[None, :]
     if CAUSAL:
-        seen = seen & (j[None, :] <= i[:, None] + source - length)
-    return tl.where(seen, scores, float("-inf")), products, factors
+        mask = mask & (j[None, :] <= i[:, None] + source - length)
+    return tl.where(mask, scores, float("-inf")), products, factors

@@ -53,5 +53,5 @@ def fade_before(highest, top):
 def fade_pairs(w, reached, CHUNK: tl.constexpr):
     """Factors (C, C) of every key for the queries from its own on, 0 for those before."""
     order = tl.arange(0, CHUNK)
-    seen = order[None, :] <= order[:, None]
-    return tl.exp(tl.where(seen, w[None, :] - reached[:, None], float("-inf")))
+    mask = order[None, :] <= order[:, None]
+    return tl.exp(tl.where(mask, w[None, :] - reached[:, None], float("-inf")))

@@ -229,13 +229,13 @@ class BigBird(PatternAttention):
         o, causal, size = self.options, self.causal, self._size
         blocks = torch.tensor([count])
         near, always = fixed_edges(self.rules, count, blocks)
-        seen = near | always[:, None] | always[:, :, None]
+        mask = near | always[:, None] | always[:, :, None]
         drawn = torch.zeros(1, 1, count, count, dtype=torch.bool)
         if self.order is not None:
             # on a device without numbers, those of its seed
             order = self._drawn() if self.order.is_meta else self.order.cpu()
             drawn = random_edges(order, o.random_blocks, self.rules, count, blocks)
-        whole = not causal and self._counts_once(count) and bool((seen[:, None] | drawn).all())
+        whole = not causal and self._counts_once(count) and bool((mask[:, None] | drawn).all())
         if whole or count <= o.dense_blocks:
             return SparsePlan.of(Near(causal=causal))
         side = self.rules.half * size
@@ -336,19 +336,19 @@ class BigBird(PatternAttention):
         count = ((lengths - self.prefix + o.block_size - 1) // o.block_size).clamp(min=1)
         always = self._always(block, count) | prefix
         near = (block[:, None] - block).abs() <= self.rules.half
-        visible = (near | always[:, None] | always[:, :, None])[:, None]
+        mask = (near | always[:, None] | always[:, :, None])[:, None]
         if self.order is not None:
             # of as many blocks as can be, since graphs serve any length
             most = self.order.shape[1]
             drawn = random_edges(self.order, o.random_blocks, self.rules, most, count)
-            visible = visible | drawn.index_select(2, block).index_select(3, block)
-        visible = visible | (count <= o.dense_blocks)[:, None, None, None]
+            mask = mask | drawn.index_select(2, block).index_select(3, block)
+        mask = mask | (count <= o.dense_blocks)[:, None, None, None]
         if padding_mask is not None:
-            visible = visible & padding_mask[:, None, None]
+            mask = mask & padding_mask[:, None, None]
         if o.random != "zeros" or not o.random_blocks:
-            return weigh(*heads, visible, at[None], at[None])
+            return weigh(*heads, mask, at[None], at[None])
         q, k = self._repeated(heads[0], heads[1], count)
-        return weigh(q, k, heads[2], visible, at[None], at[None])
+        return weigh(q, k, heads[2], mask, at[None], at[None])
 
     def reference_heads(self, text: Rows) -> Tensor:
         length, count = text.x.shape[1], self.blocks(text.x.shape[1])
@@ -360,8 +360,8 @@ class BigBird(PatternAttention):
         prefix = torch.arange(length) < self.prefix
         twice = twice & ~prefix & ~prefix[:, None]
         more = math.log(1 + self.options.random_blocks) * twice.to(text.x.dtype)
-        visible = self.plan(length).mask(length, self.heads)
-        mask, bias = (t[None].to(text.x.device) for t in (visible, more[None]))
+        mask = self.plan(length).mask(length, self.heads)
+        mask, bias = (t[None].to(text.x.device) for t in (mask, more[None]))
         return attention_reference(*self.project(text.x), mask=mask, bias=bias)
 
     def _always(self, block: Tensor, counts: Tensor) -> Tensor:

@@ -291,13 +291,13 @@ class Reformer(HeadMixer):
         o, cache = self.options, after.held
         keys, values, padding_mask = cache.keys, cache.values, cache.padding_mask
         positions = torch.arange(keys.shape[2], device=keys.device)
-        seen = (positions < last[:, None])[None, None]
-        seen = seen if padding_mask is None else seen & padding_mask[:, None, None]
+        mask = (positions < last[:, None])[None, None]
+        mask = mask if padding_mask is None else mask & padding_mask[:, None, None]
         shares = (after.buckets[..., last, None] == after.buckets[..., None, :]).any(2)
-        worth = (positions + shares * len(positions)).masked_fill(~seen, -1)
+        sort_key = (positions + shares * len(positions)).masked_fill(~mask, -1)
         most = min(o.chunk * self.pattern.width * self.rounds, len(positions))
-        best = worth.topk(most, -1)
-        chosen = torch.zeros_like(worth, dtype=torch.bool).scatter(
+        best = sort_key.topk(most, -1)
+        chosen = torch.zeros_like(sort_key, dtype=torch.bool).scatter(
             -1, best.indices, best.values >= 0
         )
         of_queries, visible = keys[:, :, last], Visibility(mask=chosen)

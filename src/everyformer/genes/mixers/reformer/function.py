@@ -94,11 +94,11 @@ def dense_attention(
 ) -> Tensor:  # fmt: skip
     """`lsh_attention` of tokens that all lie in one chunk."""
     positions = torch.arange(qk.shape[2], device=qk.device)
-    seen = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
-    seen = seen[None, None] if padding_mask is None else seen & padding_mask[:, None, None]
+    mask = positions[:, None] > positions if pattern.causal else positions[:, None] != positions
+    mask = mask[None, None] if padding_mask is None else mask & padding_mask[:, None, None]
     keys = keys_of(qk)
-    y = softmax_attention(qk, keys, v, Visibility(mask=seen), scale=scale, dropout=dropout)
-    y = torch.where(seen.any(-1, keepdim=True), y, v)
+    y = softmax_attention(qk, keys, v, Visibility(mask=mask), scale=scale, dropout=dropout)
+    y = torch.where(mask.any(-1, keepdim=True), y, v)
     return y if padding_mask is None else y.masked_fill(~padding_mask[:, None, :, None], 0.0)
 
 

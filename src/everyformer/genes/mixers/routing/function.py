@@ -108,8 +108,8 @@ def _groups(
     clusters = range(q_scores.shape[1])
 
     def best(scores: Tensor, cluster: int, among: list[int]) -> list[int]:
-        worth = scores[:, cluster].tolist()
-        return sorted(sorted(among, key=lambda s: (-worth[s], s))[:window])
+        priority = scores[:, cluster].tolist()
+        return sorted(sorted(among, key=lambda s: (-priority[s], s))[:window])
 
     if routing == "strict":
         return lambda t: [[s for s in real if s <= t and nearest[s] == nearest[t]][-window:]]
