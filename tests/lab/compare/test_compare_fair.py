@@ -77,9 +77,12 @@ def test_seconds_are_worth_the_steps_of_the_quietest_round(
     assert {(run["member"], run["steps"]) for run in done.results["runs"]} == {
         ("aft-simple", 5), ("gmlp", 3),
     }  # fmt: skip
-    told = done.row("gmlp")["calibrated"]
-    assert (told["seconds"], told["rounds"]) == (pytest.approx(0.004), [0.006, 0.004, 0.008])
-    assert (told["cpu_seconds"], told["steps"]) == (0.5, 3)
+    calibrated = done.row("gmlp")["calibrated"]
+    assert (calibrated["seconds"], calibrated["rounds"]) == (
+        pytest.approx(0.004),
+        [0.006, 0.004, 0.008],
+    )
+    assert (calibrated["cpu_seconds"], calibrated["steps"]) == (0.5, 3)
     training = done.job("runs/gmlp-seed0")["run"]["training"]
     assert (training["steps"], training["budget_seconds"]) == (3, None)
     plan = next(line for line in done.err.splitlines() if "trainings of" in line)
@@ -174,7 +177,7 @@ def test_members_are_measured_again_with_one_that_failed_and_keep_what_seconds_w
     timed.clear()
     after = compare("--resume", small=False)
     assert (before["steps"], after.row("aft-simple")["steps"]) == (5, 5)
-    # by now 0.001 s would be worth 10 steps; told are the rounds with both
+    # by now 0.001 s would be worth 10 steps; reported are the rounds with both
     assert after.row("aft-simple")["calibrated"]["rounds"] == [0.001, 0.003, 0.002]
     assert after.row("gmlp")["calibrated"]["rounds"] == [0.006, 0.004, 0.008]
 
@@ -515,12 +518,12 @@ def test_a_page_is_written_after_every_member(
     """And what an earlier session finished is not foretold in the next."""
     pages: list[tuple[list[str], bool]] = []
     left: list[float] = []
-    told = Estimate.told
+    announce = Estimate.announce
 
     def drawn(results: Any, folder: Path, complete: bool) -> None:
         pages.append((results["waiting"], complete))
 
-    monkeypatch.setattr(Estimate, "told", lambda one: left.append(told(one)) or left[-1])
+    monkeypatch.setattr(Estimate, "announce", lambda one: left.append(announce(one)) or left[-1])
     monkeypatch.setattr("everyformer.lab.report.comparison.write_report", drawn)
     compare("gmlp", "attention", "aft-simple", "--steps", "1")
     assert pages == [
