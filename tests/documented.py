@@ -139,8 +139,9 @@ def smaller(words: tuple[str, ...]) -> list[str]:
         small.append(value.get(word, word) if isinstance(value, dict) else value or word)
     budget = any(word in ("--steps", "--budget-seconds", "--budget-tokens") for word in small)
     small += [] if budget else BUDGETS.get(words[0], ())
+    given = {word.lstrip("-").rpartition(".")[2] for word in small if word.startswith("--")}
     for option in ADDED.get(words[0], ()):
-        small += [] if option[0] in small else option
+        small += [] if option[0].lstrip("-").rpartition(".")[2] in given else option
     return small
 
 

@@ -159,13 +159,13 @@ def test_a_filled_directory_is_only_resumed_or_overwritten(
     for words in ((), ("--resume",), ("--overwrite",)):
         told = compare("gmlp", *words, out="foreign")
         assert told.code == 2
-        assert "is not empty and holds no comparison: choose another `out`" in told.err
+        assert "is not empty and holds no comparison: choose another --out" in told.err
     assert (tree / "foreign" / "thesis.tex").read_text(encoding="utf-8") == "years of work"
 
     first = compare("gmlp", "--steps", "1")
     told = compare("gmlp", "--steps", "1")
     assert told.code == 2
-    assert "give `resume` to go on" in told.err
+    assert "give --resume to continue" in told.err
     told = compare("--resume", "--training.lr", "0.5", small=False)
     assert "started with other options (training.lr: 0.001 -> 0.5)" in told.err
     assert compare("gmlp", "--resume", "--steps", "1").code == 0
