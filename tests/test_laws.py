@@ -9,7 +9,7 @@ from everyformer.checks.verify import FULL, LAWS, check_law
 from everyformer.family import info, list_members
 
 DEAR = pytest.mark.dear("seconds a member, of what is its engine's")
-DEAR_LAWS = ("compiles", "cost", "devices", "saving", "traffic")
+DEAR_LAWS = ("compiles", "cost", "determinism", "devices", "saving", "traffic")
 
 
 @pytest.mark.parametrize(
