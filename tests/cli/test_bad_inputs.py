@@ -205,7 +205,7 @@ DAMAGED = [
     (f"{RESUME} flipped/optimiser", "flipped/optimiser/checkpoints are damaged: train again"),
     (f"{RESUME} flipped/progress", "flipped/progress/checkpoints are damaged: train again"),
     (f"{RESUME} flipped/metrics", "metrics.jsonl was changed or damaged after it was written"),
-    (f"{RESUME} runs/shrunk", "shrunk was begun with another model or other data"),
+    (f"{RESUME} runs/shrunk", "shrunk was started with another model or other data"),
     (f"{RESUME} nowhere", "there is no run in nowhere to resume"),
     # before data are read, which here there are none of
     ("train gmlp --data none.txt --resume --out nowhere", "there is no run in nowhere to resume"),

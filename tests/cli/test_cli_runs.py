@@ -128,7 +128,7 @@ def test_a_finished_run_goes_on_without_being_described_again(say, trained, refu
         "train", "gmlp", "--data", "text.txt", "--out", str(run), "--length", "16"
     )
     told = refused("train", "--resume", "--out", str(run), "--width", "32")
-    assert "begun with another model" in told
+    assert "started with another model" in told
     assert "width" in told
     assert "there is no run in nowhere" in refused("train", "--resume", "--out", "nowhere")
 

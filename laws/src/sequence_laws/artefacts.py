@@ -13,7 +13,7 @@ from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.targets import arguments, sized
-from sequence_laws.verdict import Inapplicable, LawBroken, few
+from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 
 FAR, MANY = 1024, 2**24
 """inputs of a text, and numbers that it may give, that are computed in bfloat16"""
@@ -52,13 +52,13 @@ def numbers(subject: Subject) -> str:
         if share is None:
             return ", ".join([*found, "it does not run in bfloat16"])
         if not before and subject.wide is torch.float64:
-            narrow(subject, length, share)
+            scale_window(subject, length, share)
         before, worst = end, max(worst, share)
     found.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
     return ", ".join(found)
 
 
-def narrow(subject: Subject, length: int, coarse: float) -> None:
+def scale_window(subject: Subject, length: int, coarse: float) -> None:
     """Raise `LawBroken` where float32 has no more digits than bfloat16, of which an error is
     ``coarse``: something is computed in bfloat16 or float16 whatever is requested."""
     fine = digits(subject, torch.float32, length, 0)
@@ -188,7 +188,7 @@ def saving(subject: Subject) -> str:
         _move([held[name] for name in unknown])
         moved = float((subject.run(made, wide) - y).abs().max())
     if off > subject.bound(x):
-        what = f"{few(drawn)}, drawn when one is made," if drawn else "something"
+        what = f"{join_names(drawn)}, drawn when one is made," if drawn else "something"
         raise LawBroken(
             f"another that read the state_dict gives outputs that are off by {off:.2g}: {what} "
             "that outputs depend on is not in it",
@@ -202,11 +202,13 @@ def saving(subject: Subject) -> str:
         )
     if moved > subject.bound(x):
         raise Inapplicable(
-            f"outputs depend on {few(unknown)}, which it does not save, and no other instance can "
-            "be made to see whether that is drawn: name what makes it, as file.py:factory",
+            f"outputs depend on {join_names(unknown)}, which it does not save, and no other "
+            "instance can be made to see whether that is drawn: name what makes it, as file.py:factory",
             "undecided",
         )
-    constant = f"; {few(sorted(held))}, which it does not save, taken for constant" if held else ""
+    constant = (
+        f"; {join_names(sorted(held))}, which it does not save, taken for constant" if held else ""
+    )
     return f"{len(made.state_dict())} tensors, read into one whose weights were others{constant}"
 
 

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import first, seed
 from sequence_laws.subject import TRIED, Subject
-from sequence_laws.verdict import Inapplicable, LawBroken, few
+from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 
 
 def lengths(subject: Subject) -> str:
@@ -178,7 +178,7 @@ def gradients(subject: Subject) -> str:
         missing = without({n: p for n, p in trained.named_parameters() if n in missing})
     if missing:
         raise LawBroken(
-            f"{len(missing)} of {len(checked)} parameters get no gradient: {few(missing)}",
+            f"{len(missing)} of {len(checked)} parameters get no gradient: {join_names(missing)}",
             subject.code(
                 subject.inputs.code(4, x.shape[1]),
                 f"{subject.call_code('x')}.square().sum().backward()",

@@ -50,7 +50,7 @@ def write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def few(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """a, b and c; of many the first four: a, b, c, d and 5 more."""
     shown = [*names] if len(names) < 5 else [*names[:4], f"{len(names) - 4} more"]
     return " and ".join(filter(None, (", ".join(shown[:-1]), *shown[-1:])))

@@ -45,7 +45,7 @@ def by_head(mask: Tensor | None, batch: int, heads: int, pairs: tuple[int, int])
 
 
 def both(padding: Tensor | None, pairs: Tensor | None) -> Mask:
-    """The two masks for a member that honours keep, allowed and bias.
+    """The two masks for a member that takes ``padding_mask``, ``attention_mask`` and ``bias``.
 
     Args:
         padding: (B, S) of `check_padding`. pairs: (B or 1, H or 1, L, S) of `by_head`.

@@ -41,7 +41,7 @@ def written_whole(final: Path) -> Iterator[Path]:
             written = work / _NEW / final.name
             written.mkdir()
             yield written
-            settle(work, final.parent)
+            finalise(work, final.parent)
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def file_written_whole(final: Path, *, parents: bool = False) -> Iterator[Path]:
             final.parent.mkdir(parents=True, exist_ok=True)
         with workspace(final.parent) as work:
             yield work / _NEW / final.name
-            settle(work, final.parent)
+            finalise(work, final.parent)
 
 
 def write_text(final: Path, text: str, *, parents: bool = False) -> None:
@@ -76,8 +76,8 @@ def write_text(final: Path, text: str, *, parents: bool = False) -> None:
 
 @contextmanager
 def workspace(parent: Path) -> Iterator[Path]:
-    """A locked hidden folder in ``parent``, which is gone when the block ends; `settle` moves what
-    was made in its part ``new``."""
+    """A locked hidden folder in ``parent``, which is gone when the block ends; `finalise` moves
+    what was made in its part ``new``."""
     sweep(parent)
     work, handle = _claimed(parent)
     try:
@@ -89,7 +89,7 @@ def workspace(parent: Path) -> Iterator[Path]:
             os.close(handle)
 
 
-def settle(work: Path, parent: Path) -> None:
+def finalise(work: Path, parent: Path) -> None:
     """Put on the disk what was made in the workspace ``work``, then rename it into ``parent``."""
     written = sorted((work / _NEW).iterdir())
     for path in written:

@@ -256,7 +256,7 @@ def _fill_optimiser(model: nn.Module, optimiser: torch.optim.Optimizer, path: Pa
 def _fill_average(average: WeightAverage, path: Path) -> None:
     if not holds(path, "ema"):
         raise CheckpointError(
-            f"{path} keeps no average: the run was begun without `ema`, so there is none to "
+            f"{path} keeps no average: the run was started without `ema`, so there is none to "
             "continue"
         )
     fill(path, "ema", average.values)

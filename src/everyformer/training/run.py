@@ -193,7 +193,7 @@ class Records:
         self._log: MetricsLog | None = None
         self._saver: Saver | None = None
         self._saved = 0
-        self._begun_at: Path | None = None
+        self._start_path: Path | None = None
         self.changed: list[str] = []
 
     @property
@@ -223,19 +223,19 @@ class Records:
         [step] = self._world.from_first([-1 if result is None else result[1].steps])
         if step < 0:
             return
-        path = self._begun_at = checkpoint_path(folder, int(step))
+        path = self._start_path = checkpoint_path(folder, int(step))
         vars(state).update(vars(read_state(path) if result is None else result[1]))
         self._saved = state.steps
 
     def fill_model(self, model: nn.Module) -> None:
         """Give a model that is not split the weights of what was found."""
-        if self._begun_at is not None:
-            load_model_of(self._begun_at, model)
+        if self._start_path is not None:
+            load_model_of(self._start_path, model)
 
     def fill(self, parts: CheckpointParts) -> None:
         """Fill all but the model from what was found."""
-        if self._begun_at is not None:
-            load_checkpoint(self._begun_at, parts)
+        if self._start_path is not None:
+            load_checkpoint(self._start_path, parts)
 
     def open(
         self, state: TrainingState, values: dict[str, Any], *, described: bool = False
@@ -353,7 +353,7 @@ class Records:
             changed += differences(saved["data"], now["data"])
         if changed:
             raise CheckpointError(
-                f"the run in {self.path} was begun with another model or other data: "
+                f"the run in {self.path} was started with another model or other data: "
                 f"{'; '.join(changed[:5])}. Resume with the same, or choose another `out`"
             )
         self.changed = differences(saved["training"], now["training"])

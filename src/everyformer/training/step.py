@@ -68,9 +68,9 @@ def update(session: Session, dataset: Dataset) -> Update:
     norm = clip_gradients(model.parameters(), config.clip)
     session.records.check_finite({**losses, "norm of the gradient": norm}, f"in step {step}")
     session.optimiser.step()
-    settle: Any = getattr(model, "end_step", None)
-    if settle is not None:
-        settle()
+    end_step: Any = getattr(model, "end_step", None)
+    if end_step is not None:
+        end_step()
     if session.average is not None:
         session.average.update(model)
     session.state.steps = step

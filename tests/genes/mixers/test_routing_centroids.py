@@ -26,7 +26,7 @@ def test_averages_have_their_closed_form_after_equal_batches():
     padding_mask[1, 6:] = False
     for _ in range(7):
         counted(centroids, x, labels, padding_mask)
-        centroids.settle()
+        centroids.finalise()
     one = F.one_hot(labels, 3).double() * padding_mask[:, None, :, None]
     left = 0.9**7
     sums = left * start + (1 - left) * torch.einsum("bhlk,bhld->hkd", one, x)

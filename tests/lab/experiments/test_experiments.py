@@ -250,7 +250,7 @@ def test_means_take_the_place_of_brackets_in_a_sentence():
     assert outcome.sentence == "one 1.50, two 25% (in [0, 1])"
     assert study.series("n {}", (1, 2)) == [0.25, 0.75]
     assert study.curves("n {}", (1, 2)) == [[0.25, 0.5], [0.25, 1.0]]
-    assert study.listed(".2f", "n {}", (2, 1)) == "2 0.75, 1 0.25"
+    assert study.joined(".2f", "n {}", (2, 1)) == "2 0.75, 1 0.25"
 
 
 def test_estimates_are_measured_against_attention_itself():

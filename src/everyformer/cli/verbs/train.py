@@ -60,7 +60,7 @@ def run(words: Sequence[str]) -> int:
     with join(options.training.device):
         origin = None
         if options.from_run is not None:
-            # once a run has begun, it knows its beginning itself
+            # once a run has started, it knows its origin itself
             exists = options.resume and (folder / "config.json").exists()
             origin = read_start(folder if exists else options.from_run)
         tokenizer = None if origin is None else origin.tokenizer

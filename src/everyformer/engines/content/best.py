@@ -61,7 +61,7 @@ class Best:
         if not self._put(row[better], column[better], value[better], first):
             self._join(scores, first)
 
-    def settle(self, scores: Tensor, index: Tensor) -> None:
+    def finalise(self, scores: Tensor, index: Tensor) -> None:
         """Write the best scores and their indices (N, L, count), best first."""
         if self._ordered:
             best = self._values[:, : self._count], self._keys[:, : self._count]

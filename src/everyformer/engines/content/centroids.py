@@ -129,11 +129,11 @@ class Centroids(nn.Module):
             self._known = now
             # processes do not all read held-out text, so nothing to settle must ask nobody
             if self.new_counts.any():
-                self.settle()
+                self.finalise()
 
     @torch.compiler.disable
     @torch.no_grad()
-    def settle(self) -> None:
+    def finalise(self) -> None:
         """Move the centroids by what all processes counted: a step is over."""
         # models are also built where nothing is computed
         if self.update != "ema" or self.means.is_meta:

@@ -103,7 +103,7 @@ def _nearest(
             if places is not None and low is not None and high is not None:
                 _hide(s, places[rows, None, keys], low[rows, part, None], high[rows, part, None])
             best.meet(s, first)
-        best.settle(scores[rows, part], index[rows, part])
+        best.finalise(scores[rows, part], index[rows, part])
     return scores, index
 
 

@@ -180,7 +180,7 @@ class Folds:
 
 
 @dataclass(frozen=True, eq=False)
-class Chosen:
+class Indexed:
     """Units of tokens chosen one by one: ``index`` (U, R), -1 for padding."""
 
     index: Tensor

@@ -18,8 +18,8 @@ from torch import Tensor
 from everyformer.core.devices import Constant
 from everyformer.core.errors import GeneError
 from everyformer.engines.sparse.layouts import (
-    Chosen,
     Folds,
+    Indexed,
     KeyLayout,
     Layout,
     Tables,
@@ -197,7 +197,7 @@ class Columns(Pattern):
             rows = tokens[begin : begin + step]
             keys = summaries[summaries <= int(rows[-1])] if self.causal else summaries
             if len(keys):
-                yield Chosen(rows[None]), Chosen(keys[None])
+                yield Indexed(rows[None]), Indexed(keys[None])
 
     def needed(self, j: Tensor, now: Tensor) -> Tensor:
         return self._among(j)
@@ -227,9 +227,9 @@ class _OfTokens(Pattern):
             among = among | ((at >= first) & (at <= last))
         return among
 
-    def _within(self, length: int) -> Chosen | None:
+    def _within(self, length: int) -> Indexed | None:
         real = [token for token in sorted(set(self.tokens)) if token < length]
-        return Chosen(torch.tensor([real])) if real else None
+        return Indexed(torch.tensor([real])) if real else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -362,7 +362,7 @@ class PastBlocks(Pattern):
         if self.shift:
             first = torch.arange(min(self.shift, -(-length // self.size)) * self.size)
             own = torch.where(first < length, first, -1).unflatten(0, (-1, self.size))
-            yield Chosen(own), Chosen(own)
+            yield Indexed(own), Indexed(own)
 
     @property
     def span(self) -> int | None:

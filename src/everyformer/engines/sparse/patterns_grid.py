@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import GeneError
-from everyformer.engines.sparse.layouts import Chosen, Layout, Windows
+from everyformer.engines.sparse.layouts import Indexed, Layout, Windows
 from everyformer.engines.sparse.patterns import Part, Pattern
 
 
@@ -82,10 +82,10 @@ class Rectangles(Pattern):
         order, first = tile.argsort(stable=True), sizes.cumsum(0) - sizes
         for size in sizes[sizes > 0].unique().tolist():
             alike = (sizes == size).nonzero().squeeze(1)
-            queries: Layout = Chosen(order[first[alike][:, None] + torch.arange(size)])
+            queries: Layout = Indexed(order[first[alike][:, None] + torch.arange(size)])
             yield queries, self._around(alike, length)
 
-    def _around(self, tiles: Tensor, length: int) -> Chosen:
+    def _around(self, tiles: Tensor, length: int) -> Indexed:
         """The rectangles of ``tiles``, numbered in raster order, without what causal ones hide."""
         (rows, columns), (up, side) = self.grid, self.flange
         high, wide = min(self.tile[0], rows), min(self.tile[1], columns)
@@ -99,7 +99,7 @@ class Rectangles(Pattern):
         column = (tiles % self._across * self.tile[1])[:, None] + right.expand_as(read)[read]
         inside = (row >= 0) & (row < rows) & (column >= 0) & (column < columns)
         at = self.tokens(row.clamp(0, rows - 1), column.clamp(0, columns - 1))
-        return Chosen(torch.where(inside & (at < length), at, -1))
+        return Indexed(torch.where(inside & (at < length), at, -1))
 
     @property
     def span(self) -> int | None:

@@ -68,7 +68,7 @@ def calibrate(
         elif code:
             break
     finished = record.complete
-    _settle(record.measured)
+    _finalise(record.measured)
     if finished:
         record.write(folder)
     return {
@@ -134,7 +134,7 @@ def _earlier(folder: Path, record: TimingRecord) -> dict[str, Timing]:
     return {n: dataclasses.replace(one, rounds=one.rounds[:count]) for n, one in known.items()}
 
 
-def _settle(measured: dict[str, Timing]) -> None:
+def _finalise(measured: dict[str, Timing]) -> None:
     """Say what a step of each member costs in the fastest round, once for all sessions."""
     able = {name: timing for name, timing in measured.items() if timing.rounds}
     rounds_of_all = zip(*(timing.rounds for timing in able.values()), strict=False)

@@ -119,13 +119,13 @@ def opened(
         check_folder(config)
         if config.overwrite:
             empty(folder)
-        _settle(folder, config, fingerprint, command)
+        _check_and_record(folder, config, fingerprint, command)
         yield folder
     finally:
         lock.release()
 
 
-def _settle(folder: Path, config: CompareConfig, fingerprint: str, command: str) -> None:
+def _check_and_record(folder: Path, config: CompareConfig, fingerprint: str, command: str) -> None:
     record = folder / RECORD
     if record.exists() and read_json(record, FORMAT)["data"] != fingerprint:
         raise ConfigError(

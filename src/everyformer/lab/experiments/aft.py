@@ -7,7 +7,7 @@ from torch import Tensor
 
 from everyformer.core.trace import trace
 from everyformer.lab.experiments.figures import Bars, Lines, Matrices
-from everyformer.lab.experiments.measures import listed, mean, scored_accuracy
+from everyformer.lab.experiments.measures import joined, mean, scored_accuracy
 from everyformer.lab.experiments.study import Batches, Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -68,7 +68,7 @@ def addressing(study: Study) -> Outcome:
     able = {name: max(numbers[name]) for name in ("aft-local", "aft-full", "aft-conv")}
     sentence = (
         "Final loss of y_t = (x_(t-1) + x_(t-3)) mod 12, worst of the seeds: "
-        f"{listed(able, '.3f')}; AFT-simple, which has none, stays at {blind:.2f} or more, and "
+        f"{joined(able, '.3f')}; AFT-simple, which has none, stays at {blind:.2f} or more, and "
         f"with a learned table in the embedding gets to {min(numbers['aft-simple']):.2f} to "
         f"{max(numbers['aft-simple']):.2f} (guessing: {math.log(SYMBOLS):.2f})."
     )

@@ -22,7 +22,7 @@ from everyformer.lab.exits.calibration import Calibration, drawn_prompts
 from everyformer.lab.exits.learn_then_test import Guarantee
 from everyformer.lab.exits.resplits import resplit
 from everyformer.lab.experiments.figures import Lines
-from everyformer.lab.experiments.measures import listed, load, model_for
+from everyformer.lab.experiments.measures import joined, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 
@@ -74,7 +74,7 @@ def confidence(study: Study) -> Outcome:
     one, worst = float(np.interp(DEPTH, EVERY, fixed)), max(study.numbers["violations"])
     sentence = (
         f"At {DEPTH:g} of {LAYERS} layers a token agrees with the last layer: "
-        f"{listed(there, '.1%')}; where all leave at one layer {one:.1%}. The first layer that "
+        f"{joined(there, '.1%')}; where all leave at one layer {one:.1%}. The first layer that "
         "agrees is [oracle: layers|.2f] on average ([oracle: agree|.1%], since what left is "
         f"copied). Of 100 splits {worst:.0%} at worst realised more than {PROMISE.delta:g}; the "
         "threshold that passed leaves [certified: layers|.2f] layers a token, with a risk of "

@@ -165,7 +165,7 @@ def gates(study: Study) -> Outcome:
     ops, size = cost["rfa, gate"][64]
     gated, rfa, linear = study.series("{}", ARMS)
     sentence = (
-        f"Bits per byte after equal steps: {study.listed('.3f', x=ARMS)}. A token of a layer with "
+        f"Bits per byte after equal steps: {study.joined('.3f', x=ARMS)}. A token of a layer with "
         f"the gate takes {ops:,} operations and a state of {size:,} "
         f"bytes{', after 64 tokens as after 4,096' if flat else ', and more after more tokens'}. "
         "The paper's large models are better with Fourier features than with elu also without "

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from everyformer.data.dataset import Dataset
 from everyformer.data.masking import MaskedTextDataset
 from everyformer.lab.experiments.figures import Bars, Lines
-from everyformer.lab.experiments.measures import held_out, listed, load, model_for
+from everyformer.lab.experiments.measures import held_out, joined, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.build import create_model
 
@@ -41,7 +41,7 @@ def density(study: Study) -> Outcome:
     m = study.means()
     best = min((name for name in m if name != "attention"), key=m.__getitem__)
     sentence = (
-        f"Bits/dim on {data.name} after equal steps: {study.listed('.3f')}; the best AFT is {best}."
+        f"Bits/dim on {data.name} after equal steps: {study.joined('.3f')}; the best AFT is {best}."
     )
     holds = m[best] < 1.05 * m["attention"] and m[best] < m["aft-simple"]
     figure = Lines(study.losses, labels=("step", "loss (nats a pixel)"), smooth=10)
@@ -156,7 +156,7 @@ def fill_in(study: Study) -> Outcome:
             study.keep(f"{name}, accuracy", share)
             study.keep(f"{name}, nats", nats)
         right = {name: share for name, (share, _) in scores.items()}
-        study.say(f"accuracy {listed(right, '.3f')}")
+        study.say(f"accuracy {joined(right, '.3f')}")
     m = study.means()
     sentence = (
         f"After {study.steps(1500)} steps of {ROWS} x {LENGTH} bytes of the standard library BERT "

@@ -55,6 +55,6 @@ def mean(values: Iterable[float]) -> float:
     return sum(every) / len(every)
 
 
-def listed(values: Mapping[Any, float], form: str) -> str:
+def joined(values: Mapping[Any, float], form: str) -> str:
     """Names and values, a comma between each two pairs."""
     return ", ".join(f"{name} {value:{form}}" for name, value in values.items())

@@ -19,7 +19,7 @@ from everyformer.core.modules import memories_of
 from everyformer.core.trace import trace
 from everyformer.data.text import TextDataset
 from everyformer.lab.experiments.figures import Bars, Lines
-from everyformer.lab.experiments.measures import listed, load, mean
+from everyformer.lab.experiments.measures import joined, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -201,11 +201,11 @@ def lags(study: Study) -> Outcome:
                 study.keep(f"{name}, {where}", float(hits / max(questions, 1)))
             curves[name] = curves.get(name, 0) + curve
         far = {name: study.numbers[f"{name}, far"][-1] for name in arms}
-        study.say(f"far questions answered: {listed(far, '.2f')}")
+        study.say(f"far questions answered: {joined(far, '.2f')}")
     sentence = (
         f"Of questions about facts {LOST} to {REACH * PERIOD} tokens back, Transformer-XL with "
         f"{2 * SLOTS} rows answers [transformer-xl, far|.0%] (chance {1 / VALUES:.0%}), with as "
-        f"many rows, half of them compressed: {study.listed('.0%', '{}, far', COMPRESSORS)}. Up to "
+        f"many rows, half of them compressed: {study.joined('.0%', '{}, far', COMPRESSORS)}. Up to "
         f"{REACHED} tokens back Transformer-XL answers [transformer-xl, near|.0%] and conv "
         "[conv, near|.0%]."
     )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from everyformer.genes.positions.sinusoidal import sinusoid
 from everyformer.lab.experiments.figures import Bars, Lines, Matrices
-from everyformer.lab.experiments.measures import held_out, listed, load, mean
+from everyformer.lab.experiments.measures import held_out, joined, load, mean
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
@@ -178,7 +178,7 @@ def extrapolation(study: Study) -> Outcome:
             for kind in SCALINGS if arm == "rope" else ():
                 measure(f"rope, {kind}", {n: rescaled(model, kind, n / TRAINED) for n in LENGTHS})
         longest = {arm: losses[arm, "side by side", LENGTHS[-1]][-1] for arm in TRAINED_ARMS}
-        study.say(f"nats a byte at {LENGTHS[-1]}: {listed(longest, '.2f')}")
+        study.say(f"nats a byte at {LENGTHS[-1]}: {joined(longest, '.2f')}")
     arms = list(dict.fromkeys(arm for arm, _, _ in losses))
     worse: dict[str, dict[str, float]] = {mode: {} for mode in MODES}
     for arm, mode in itertools.product(arms, MODES):

@@ -16,7 +16,7 @@ from everyformer.core.trace import trace
 from everyformer.genes.positions.da_transformer import DaTransformer
 from everyformer.genes.positions.xl_relative import TERMS, XlRelative
 from everyformer.lab.experiments.figures import Bars, Lines, Matrices
-from everyformer.lab.experiments.measures import held_out, listed, load, model_for, scored_accuracy
+from everyformer.lab.experiments.measures import held_out, joined, load, model_for, scored_accuracy
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 from everyformer.models.base import Model
 
@@ -53,7 +53,7 @@ def shift(study: Study) -> Outcome:
     solved = min(min(numbers[name]) for name in long)
     sentence = (
         f"Accuracy on the token {SHIFT} places before, by the largest distance with a vector, the "
-        f"last for all that is farther (guessing: {1 / SYMBOLS:.2f}): {study.listed('.2f')}."
+        f"last for all that is farther (guessing: {1 / SYMBOLS:.2f}): {study.joined('.2f')}."
     )
     figure = Bars(numbers, "accuracy", top=1)
     return study.outcome(blind < 0.5 and solved > 0.99, sentence, clip=figure)
@@ -152,7 +152,7 @@ def four_terms(study: Study) -> Outcome:
         study.say(f"left out: {study.latest('.2f')}")
         maps.append(terms_map(model, data.train_batch(0, 1, 7).inputs[:, :48]))
     whole, *others = study.means().items()
-    costs = listed({name: value - whole[1] for name, value in others}, "+.2f")
+    costs = joined({name: value - whole[1] for name, value in others}, "+.2f")
     sentence = (
         f"A trained model of bytes has [none|.2f] bits per byte; left out, its terms cost {costs}."
     )

@@ -22,7 +22,7 @@ from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.data.dataset import Dataset
 from everyformer.lab.experiments.figures import Declared, drawn
-from everyformer.lab.experiments.measures import listed, mean, model_for
+from everyformer.lab.experiments.measures import joined, mean, model_for
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from everyformer.system.signals import Stopped
@@ -293,11 +293,11 @@ class Study:
 
     def latest(self, form: str) -> str:
         """Every number's last value."""
-        return listed({name: values[-1] for name, values in self.numbers.items()}, form)
+        return joined({name: values[-1] for name, values in self.numbers.items()}, form)
 
-    def listed(self, form: str, name: str = "{}", x: Iterable[Any] | None = None) -> str:
+    def joined(self, form: str, name: str = "{}", x: Iterable[Any] | None = None) -> str:
         """Means of all numbers, or of those whose names have one of ``x`` in their braces."""
-        return listed({n: self.mean(name.format(n)) for n in x or self.numbers}, form)
+        return joined({n: self.mean(name.format(n)) for n in x or self.numbers}, form)
 
     def outcome(self, holds: bool, sentence: str, **figures: Declared) -> Outcome:
         """The result, with means in the brackets of the sentence and figures by name."""

@@ -87,7 +87,7 @@ def norms(study: Study) -> Outcome:
     sentence = (
         f"{LAYERS} + {LAYERS} layers of width 64 that learn to copy for {steps} steps at a "
         f"learning rate of {at:g} end with a loss of: "
-        f"{study.listed('.2f', f'loss {{}}, lr {at:g}', ARMS)} (guessing: {guess:.2f}). Before the "
+        f"{study.joined('.2f', f'loss {{}}, lr {at:g}', ARMS)} (guessing: {guess:.2f}). Before the "
         f"first step the gradient of the last layer's feed-forward goes with the number of layers "
         f"as L^{slopes['post']:.2f} post-norm and as L^{slopes['pre']:.2f} pre-norm; with "
         f"{DEPTHS[-1]} layers it is {ratios['post']:.1f} and {ratios['pre']:.1f} times the first "
@@ -206,7 +206,7 @@ def sequences(study: Study) -> Outcome:
         study.keep(name, exact_matches(model, data), "{:.1%} exact")
     shares = study.means()
     figure = Bars(study.numbers, "exact matches", top=1)
-    sentence = f"Targets right in every token: {study.listed('.1%')}."
+    sentence = f"Targets right in every token: {study.joined('.1%')}."
     return study.outcome(min(shares.values()) > 0.95, sentence, exact=figure)
 
 

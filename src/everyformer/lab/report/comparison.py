@@ -109,7 +109,7 @@ def rendered(template: str, **values: Any) -> str:
         finalize=lambda value: value if isinstance(value, Markup) else visible(value),
         trim_blocks=True,
     )
-    environment.filters |= {"code": _code, "begun": lambda text: text[:1].upper() + text[1:]}
+    environment.filters |= {"code": _code, "sentence": lambda text: text[:1].upper() + text[1:]}
     return environment.get_template(template).render(values)
 
 

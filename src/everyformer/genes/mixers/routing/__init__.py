@@ -218,7 +218,7 @@ class RoutingAttention(HeadMixer):
         return super().train(mode)
 
     def end_step(self) -> None:
-        self.centroids.settle()
+        self.centroids.finalise()
 
     def _project(self, x: Tensor) -> _RoutedHeads:
         q, v = (self._split(linear(x)) for linear in (self.query, self.value))
