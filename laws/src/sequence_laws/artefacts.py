@@ -203,7 +203,8 @@ def saving(subject: Subject) -> str:
     if moved > subject.bound(x):
         raise Inapplicable(
             f"outputs depend on {join_names(unknown)}, which it does not save, and no other "
-            "instance can be made to see whether that is drawn: name what makes it, as file.py:factory",
+            "instance can be made to see whether that is drawn: name what makes it, as "
+            "file.py:factory",
             "undecided",
         )
     constant = (
