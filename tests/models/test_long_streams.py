@@ -9,7 +9,7 @@ import torch
 
 import everyformer as ef
 from everyformer.family import list_members
-from everyformer.system.allocator import return_freed_memory
+from everyformer.system.process import return_freed_memory
 
 CONSTANT = [
     member.name

@@ -22,10 +22,9 @@ from everyformer.core.errors import (
     refused_by_system,
     unknown,
 )
-from everyformer.system.allocator import keep_freed_memory
+from everyformer.system.process import keep_freed_memory, wait_briefly
 from everyformer.system.signals import Stopped, stoppable
 from everyformer.system.status import show, status
-from everyformer.system.waiting import wait_briefly
 from sequence_laws.foreign import FAILURES, describe, place
 from sequence_laws.memory import is_out_of_memory, out_of_memory
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch import Tensor
 
-from everyformer.cli.console import facts
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError, unknown
 from everyformer.data.images import read_images, shrunk
 from everyformer.generation.pixels import draw_images
 from everyformer.generation.sampling import initial_state
 from everyformer.lab.show.pictures import picture_path, save_images
+from everyformer.system.console import facts
 from sequence_laws.memory import check_memory
 
 if TYPE_CHECKING:

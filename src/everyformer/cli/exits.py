@@ -6,11 +6,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.lab.exits.options import ExitConfig
+from everyformer.system.console import emit, table
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Any, Literal
 import tyro
 
 from everyformer.checks.processes import verify_in_processes
-from everyformer.cli.console import table
 from everyformer.cli.parsing import say
 from everyformer.cli.verbs.bench import render
 from everyformer.core.bounds import Count
@@ -25,6 +24,7 @@ from everyformer.core.errors import EveryformerError
 from everyformer.family import info, list_members
 from everyformer.lab.bench.bench import bench_together
 from everyformer.lab.bench.points import BASELINE, Point
+from everyformer.system.console import table
 from everyformer.system.files import write_text
 from everyformer.system.plain import to_json
 from sequence_laws.verdict import LawResult

@@ -27,6 +27,17 @@ WITHOUT_DOUBLES = {"mps"}
 """kinds of device that have no float64"""
 
 
+MORE = 16
+"""times as much is worked on at once where operations are started from afar: a GPU takes as long to
+start one as to compute a million numbers, and has no cache to stay within"""
+
+
+def at_once(numbers: int, device: torch.device) -> int:
+    """``numbers`` that a CPU works on at once, or more on another device; ``meta`` stands for
+    whatever comes later and counts as a CPU does."""
+    return numbers if device.type in ("cpu", "meta") else MORE * numbers
+
+
 class Casting(Protocol):
     """Autocast of a kind of device that torch's own does not know."""
 

@@ -1,8 +1,13 @@
-"""`METRICS`: the measures that models are ranked by, one record each; a task of another package
-adds its own."""
+"""Measures of evaluations, and the baselines that they are held against.
 
+`METRICS` are those that models are ranked by, one record each; a task of another package adds its
+own. `MEANS` are reported with losses (`everyformer.core.tally`). A `Baseline` is the measure of an
+answer that reads no input.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 Metric = str
 """a name in `METRICS`"""
@@ -92,3 +97,60 @@ METRICS: dict[Metric, MetricInfo] = {
     ),
     "r2": MetricInfo("R²", "higher", ".3f", "an R² of {} (1 is best)", "mean_r2", _MEAN),
 }  # fmt: skip
+
+
+class Mean(NamedTuple):
+    """Names of a mean."""
+
+    name: str
+    """in evaluations and results"""
+    title: str
+    """in a sentence or over a column"""
+    brief: str
+    """where there is little room"""
+
+
+MEANS = {
+    "depth": Mean("mean_depth", "steps of layers that a token takes", "steps a token"),
+    "span": Mean("mean_span", "tokens that a head looks back, ramp included", "span of a head"),
+}
+"""means over tokens, or over the heads that read them"""
+
+
+class Baseline(NamedTuple):
+    """An answer that needs no model."""
+
+    value: float
+    """its measure on the same held-out data"""
+    words: str
+    """a description, for a sentence"""
+    metric: Metric
+
+
+NOT_BETTER = "not surely better than"
+"""begins the sentence of an evaluation that does not beat its baseline"""
+
+
+def constant(metrics: Sequence[Metric], evaluation: Mapping[str, Any]) -> Baseline | None:
+    """The baseline in the first of the measures that an evaluation has; None where it has none."""
+    metric = next((name for name in metrics if name in evaluation), None)
+    if metric is None or METRICS[metric].constant not in evaluation:
+        return None
+    info = METRICS[metric]
+    return Baseline(float(evaluation[info.constant]), info.words, metric)
+
+
+def beats(evaluation: Mapping[str, Any], base: Baseline) -> bool:
+    """True if the whole 95% interval is better, where it is known; of one row nothing is sure."""
+    around = evaluation.get(f"{base.metric}_interval")
+    if around is None and evaluation.get("sequences") == 1:
+        return False
+    lower = METRICS[base.metric].better == "lower"
+    worst = around[lower] if around else evaluation[base.metric]
+    return bool(worst < base.value if lower else worst > base.value)
+
+
+def sentence(base: Baseline, better: bool) -> str:
+    """Whether the baseline is beaten, with its value."""
+    than = "better than" if better else NOT_BETTER
+    return f"{than} {base.words} ({base.metric.replace('_', ' ')} {base.value:.4g})"

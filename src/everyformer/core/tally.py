@@ -11,7 +11,7 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
-from everyformer.core.means import MEANS
+from everyformer.core.measures import MEANS
 
 
 class Tally:

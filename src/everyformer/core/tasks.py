@@ -16,9 +16,8 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from everyformer.core.baselines import Baseline, beats, constant, sentence
 from everyformer.core.errors import ConfigError, UnsupportedError, unknown
-from everyformer.core.measures import Metric
+from everyformer.core.measures import Baseline, Metric, beats, constant, sentence
 from everyformer.core.plugins import BASES, loaded, offered, own_classes
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from everyformer.core.columns import table
+from everyformer.system.console import table
 
 MEASURES = {
     "loss": "loss",

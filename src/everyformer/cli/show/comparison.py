@@ -2,11 +2,11 @@
 
 from typing import Any
 
-from everyformer.cli.console import emit
 from everyformer.cli.found import compared, is_comparison
 from everyformer.cli.show.options import ShowOptions, folder_of, tell
 from everyformer.core.errors import ConfigError
 from everyformer.core.wording import join_names
+from everyformer.system.console import emit
 from everyformer.system.files import expanded, write_text
 
 TABLE, PAGE = "table", "page"

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.parsing import say
 from everyformer.cli.show.options import ShowOptions
@@ -15,6 +14,7 @@ from everyformer.core.errors import ConfigError, EveryformerError, nearest
 from everyformer.core.tasks import LM, TASKS
 from everyformer.family import info, list_members
 from everyformer.lab.exits.options import ExitConfig
+from everyformer.system.console import emit
 from everyformer.system.files import expanded
 from everyformer.system.status import status
 

@@ -6,9 +6,9 @@ from typing import Annotated, Literal
 
 import tyro
 
-from everyformer.cli.console import emit
 from everyformer.core.bounds import Bounds
 from everyformer.core.config import Options
+from everyformer.system.console import emit
 from everyformer.system.files import expanded
 
 Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]

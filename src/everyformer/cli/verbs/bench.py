@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import tyro
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Part, Whole
 from everyformer.core.config import to_dict
 from everyformer.family import info, list_members
 from everyformer.lab.bench.points import BASELINE, Point, Setting, crossover, is_settled
+from everyformer.system.console import emit, table
 from sequence_laws.memory import size
 
 

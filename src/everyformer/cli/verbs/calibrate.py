@@ -6,7 +6,6 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_data import for_source, measured
 from everyformer.cli.exits import CALIBRATION, CALIBRATION_FORMAT, CERTIFICATE
 from everyformer.cli.parsing import TrainedOptions, say, verb
@@ -16,6 +15,7 @@ from everyformer.core.errors import DataError, UnsupportedError
 from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig
 from everyformer.lab.exits.learn_then_test import Guarantee
+from everyformer.system.console import emit, facts, table
 
 if TYPE_CHECKING:
     import numpy as np

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import tyro
 
-from everyformer.cli.console import emit
 from everyformer.cli.flags import FlagGroup, without
 from everyformer.cli.parsing import Line, say, take
 from everyformer.core import plugins
@@ -15,6 +14,7 @@ from everyformer.core.errors import ConfigError
 from everyformer.family import info, names
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.report.terminal import render
+from everyformer.system.console import emit
 from everyformer.system.files import expanded
 from everyformer.training.config import TrainingConfig
 from sequence_laws.names import is_target

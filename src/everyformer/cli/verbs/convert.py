@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
 
-from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Even
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
+from everyformer.system.console import emit, facts
 from everyformer.system.files import expanded
 
 if TYPE_CHECKING:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import tyro
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
+from everyformer.system.console import emit, table
 from everyformer.system.machine import cores, load_averages
 
 if TYPE_CHECKING:

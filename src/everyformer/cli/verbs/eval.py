@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from everyformer.cli.console import emit, facts, table
 from everyformer.cli.eval_data import TO_BE_GIVEN, for_source, measured, refuse_idle
 from everyformer.cli.exits import search_exits, settle_exits
 from everyformer.cli.parsing import Line, TrainedOptions, say
@@ -20,6 +19,7 @@ from everyformer.data.config import DataConfig
 from everyformer.generation.config import BeamConfig
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.lab.exits.options import ExitConfig
+from everyformer.system.console import emit, facts, table
 from everyformer.system.files import expanded, named_as, write_text
 from everyformer.system.status import status
 

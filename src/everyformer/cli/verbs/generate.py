@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import tyro
 
-from everyformer.cli.console import emit
 from everyformer.cli.exits import settle_exits
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Whole
@@ -24,6 +23,7 @@ from everyformer.core.errors import ConfigError, UnsupportedError
 from everyformer.generation.config import BeamConfig, Sampling
 from everyformer.genes.retrieval import KnnOptions
 from everyformer.lab.exits.options import ExitConfig
+from everyformer.system.console import emit
 from everyformer.system.files import expanded
 from everyformer.system.plain import to_json
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from everyformer.cli.console import emit
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count, Index
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.data.config import DataConfig, TextSource
+from everyformer.system.console import emit
 from everyformer.system.signals import GracefulStop
 
 if TYPE_CHECKING:

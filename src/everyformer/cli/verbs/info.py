@@ -9,7 +9,6 @@ from typing import Any
 
 import tyro
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import verb
 from everyformer.cli.verbs.list import ABILITIES, describe
 from everyformer.core.config import Options
@@ -18,6 +17,7 @@ from everyformer.core.member import Member
 from everyformer.core.plugins import command
 from everyformer.family import of_family
 from everyformer.genes import GENES, named_genes
+from everyformer.system.console import emit, table
 
 ACROSS, NARROWEST, GAP = 100, 20, "  "
 """columns of a page of several members, and the least of one"""

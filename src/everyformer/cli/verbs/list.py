@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
@@ -16,6 +15,7 @@ from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS, tasks_called
 from everyformer.family import list_members
 from everyformer.genes.config import Architecture
+from everyformer.system.console import emit, table
 from sequence_laws.memory import size
 
 ABILITIES = {

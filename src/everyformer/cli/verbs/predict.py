@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import tyro
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import TrainedOptions, say, verb
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError, DataError
 from everyformer.core.wording import pluralise
 from everyformer.data.config import Header, Separator
+from everyformer.system.console import emit, table
 from everyformer.system.files import expanded, named_as
 
 if TYPE_CHECKING:

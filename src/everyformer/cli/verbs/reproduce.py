@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import tyro
 
-from everyformer.cli.console import emit, table
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Positive, Repeats
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.system.console import emit, table
 from everyformer.system.files import expanded, require_no_file
 
 

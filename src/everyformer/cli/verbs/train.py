@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from everyformer import family
-from everyformer.cli.console import emit, facts
 from everyformer.cli.found import found_run
 from everyformer.cli.names import refuse_files
 from everyformer.cli.parsing import Line, say, take
 from everyformer.core import plugins
-from everyformer.core.baselines import NOT_BETTER
 from everyformer.core.config import MISSING, Choice, Given, NoOptions
 from everyformer.core.errors import ConfigError, unknown
+from everyformer.core.measures import NOT_BETTER
 from everyformer.core.tasks import TASKS
 from everyformer.core.wording import pluralise
 from everyformer.family import info
 from everyformer.family.outside import outside_name
 from everyformer.family.proposals import reason, three
 from everyformer.genes import GENES
+from everyformer.system.console import emit, facts
 from everyformer.system.files import expanded
 from everyformer.training.spec import RunSpec, inherited, resolve, resumed
 

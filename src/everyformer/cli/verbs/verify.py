@@ -9,13 +9,13 @@ from typing import Literal
 
 import tyro
 
-from everyformer.cli.console import emit
 from everyformer.cli.parsing import say, verb
 from everyformer.core.bounds import Count, Positive
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
 from everyformer.family import info, list_members
 from everyformer.genes import GENES
+from everyformer.system.console import emit
 from everyformer.system.files import expanded
 from sequence_laws.command import as_text, line, verdicts
 from sequence_laws.names import GROUPS, is_target

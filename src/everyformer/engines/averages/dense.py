@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.devices import at_once
 from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.cuda import fused, on_cuda
 from everyformer.engines.operators import operator
@@ -28,7 +29,6 @@ from everyformer.engines.ranges import (
     returned,
     widened,
 )
-from everyformer.engines.rooms import at_once
 
 _ROWS = 1024
 """rows of w made at a time: enough for the products' full rate, few enough for the cache"""

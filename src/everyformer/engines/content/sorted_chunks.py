@@ -24,6 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import at_once
 from everyformer.engines.content.chunk_lists import (
     NEVER,
     ChunkList,
@@ -36,7 +37,6 @@ from everyformer.engines.drawing import draw_seed
 from everyformer.engines.operators import operator
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import fake, full_precision, returned, widened
-from everyformer.engines.rooms import at_once
 
 _BITS = math.log2(math.e)
 """of one nat"""

@@ -21,11 +21,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from everyformer.core.devices import CPU
+from everyformer.core.devices import CPU, at_once
 from everyformer.engines.kernel.maps import Mapped, SegmentMap, mapped, unmapped
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
-from everyformer.engines.rooms import at_once
 
 CHUNK = 64
 """tokens side by side: 2 C M multiplications within a chunk against 4 M D_v for its state"""

@@ -17,11 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from everyformer.core.devices import forked_random, random_state, set_random_state
+from everyformer.core.devices import at_once, forked_random, random_state, set_random_state
 from everyformer.core.dispatch import take
 from everyformer.engines.dropout import dropout
 from everyformer.engines.once import once_differentiable
-from everyformer.engines.rooms import at_once
 from everyformer.engines.softmax.attention import ENGINE, weights_of
 from everyformer.engines.softmax.pairs import Pairs
 from everyformer.engines.softmax.positions import Parts, ScorePosition

@@ -23,11 +23,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import at_once
 from everyformer.engines.averages.factors import diagonals
 from everyformer.engines.drawing import draw_seed
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
-from everyformer.engines.rooms import at_once
 
 AT_ONCE = 1 << 20
 """scores that are made at once, 4 MB in float32: enough for the full rate of products"""

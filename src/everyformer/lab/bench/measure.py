@@ -21,7 +21,7 @@ from everyformer.lab.bench.points import Point, Setting
 from everyformer.lab.bench.timing import STEADY, Call, Times, summary, timed
 from everyformer.models.build import configure_layers
 from everyformer.models.layers import build_mixers, layer_in_words
-from everyformer.system.allocator import keep_freed_memory, return_freed_memory
+from everyformer.system.process import keep_freed_memory, return_freed_memory
 from everyformer.training.result import peak_rss
 from sequence_laws.flops import count_flops
 from sequence_laws.foreign import FAILURES, describe

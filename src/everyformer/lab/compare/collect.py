@@ -9,8 +9,7 @@ from typing import Any, cast
 
 from everyformer.core import plugins
 from everyformer.core.config import to_dict
-from everyformer.core.means import MEANS
-from everyformer.core.measures import METRICS
+from everyformer.core.measures import MEANS, METRICS
 from everyformer.core.tasks import Task
 from everyformer.data.dataset import Dataset
 from everyformer.lab.bench.points import Point, crossover

@@ -6,7 +6,7 @@ result.json holds a `Result`, results.json `Results`; all values are plain.
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, NotRequired, TypedDict
 
-from everyformer.core.means import MEANS, Mean
+from everyformer.core.measures import MEANS, Mean
 from everyformer.core.measures import Metric as Metric
 from everyformer.core.tasks import TASKS, Task
 from everyformer.lab.bench.points import Point
@@ -169,7 +169,7 @@ class TableRow(TypedDict):
     """what its preset changes besides its genes"""
     baseline: float | None
     """the quality of an answer that reads nothing of the input; None where there is
-    none (see `core.baselines`)"""
+    none (see `core.measures`)"""
     baseline_words: str
     """a description of that answer"""
     beats_baseline: bool | None

@@ -28,7 +28,7 @@ from everyformer.genes.config import ModelConfig
 from everyformer.lab.bench.measure import peak_of
 from everyformer.lab.bench.timing import LEAST_SAMPLES, turns
 from everyformer.lab.compare.decoding import Decoded, Filled, contexts, decode
-from everyformer.system.allocator import keep_freed_memory, return_freed_memory
+from everyformer.system.process import keep_freed_memory, return_freed_memory
 from everyformer.system.sealed import read_json, write_json
 from everyformer.system.signals import GracefulStop, Stopped
 from everyformer.system.status import status

@@ -24,10 +24,10 @@ from everyformer.lab.compare.files import read_job, write_result
 from everyformer.lab.compare.results import Result, Trained
 from everyformer.models.base import Model
 from everyformer.stores.runs import train_run
-from everyformer.system.allocator import keep_freed_memory
 from everyformer.system.files import write_text
 from everyformer.system.machine import LoadMeter
 from everyformer.system.plain import from_json
+from everyformer.system.process import keep_freed_memory
 from everyformer.system.status import status
 from everyformer.training import RunDirectory
 from everyformer.training.progress import Part

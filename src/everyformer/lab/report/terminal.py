@@ -1,12 +1,12 @@
 """A comparison as text: what it allows to say, the table, and what to do next."""
 
-from everyformer.core.columns import table
 from everyformer.core.wording import join_names
 from everyformer.lab.compare.results import Results
 from everyformer.lab.report.facts import remedies
 from everyformer.lab.report.headline import answer
 from everyformer.lab.report.notes import notes
 from everyformer.lab.report.table import cells, limits
+from everyformer.system.console import table
 
 
 def render(results: Results) -> str:

@@ -11,7 +11,7 @@ from everyformer.tasks.base import RowTask
 if TYPE_CHECKING:
     from torch import nn
 
-    from everyformer.core.baselines import Baseline
+    from everyformer.core.measures import Baseline
     from everyformer.data.dataset import Dataset
     from everyformer.tasks.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores

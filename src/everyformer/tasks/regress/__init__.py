@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from everyformer.core.baselines import NOT_BETTER
+from everyformer.core.measures import NOT_BETTER
 from everyformer.core.tasks import IMAGE_NUMBER, SERIES_NUMBER, TEXT_NUMBER, Task
 from everyformer.core.wording import join_first
 from everyformer.tasks.base import RowTask
@@ -13,7 +13,7 @@ from everyformer.tasks.base import RowTask
 if TYPE_CHECKING:
     from torch import nn
 
-    from everyformer.core.baselines import Baseline
+    from everyformer.core.measures import Baseline
     from everyformer.data.dataset import Dataset
     from everyformer.tasks.prediction.predictor import Predictor
     from everyformer.tasks.scores import Scores

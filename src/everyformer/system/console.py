@@ -1,8 +1,10 @@
-"""Tables as text, for terminals and prompts."""
+"""Results on stdout: tables for people, JSON for programs."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
+
+from everyformer.system.plain import to_json
 
 NUMBER = re.compile(r"-|failed|~?[\d.,e+-]+x?( ([KMG]i)?B)?")
 """what stands right in a table"""
@@ -35,3 +37,15 @@ def shown(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def facts(values: Mapping[str, Any]) -> str:
+    """One named value a line."""
+    width = max(map(len, values), default=0)
+    rows = ((k, f"{v:.6g}" if isinstance(v, float) else v) for k, v in values.items())
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+
+def emit(values: Any) -> None:
+    """Machine output: JSON on stdout."""
+    print(to_json(values, indent=2))

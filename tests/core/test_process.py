@@ -10,7 +10,7 @@ import pytest
 LEFT = """
 import sys
 import torch
-from everyformer.system.allocator import keep_freed_memory
+from everyformer.system.process import keep_freed_memory
 
 def resident():
     with open("/proc/self/statm", encoding="ascii") as file:

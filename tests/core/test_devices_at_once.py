@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from everyformer.core.devices import at_once
 from everyformer.engines.kernel.chunks import CHUNK, segment_count, segment_length
-from everyformer.engines.rooms import at_once
 
 
 @pytest.mark.parametrize(("kind", "numbers"), [("cpu", 100), ("meta", 100), ("cuda", 1600)])
