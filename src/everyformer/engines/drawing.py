@@ -35,8 +35,8 @@ def draw(limit: int) -> Tensor:
     number = torch.randint(limit, (), device="cpu")
     if not torch.compiler.is_compiling():
         return _told(number)
-    told: Tensor = _told_later(number)
-    return told
+    later: Tensor = _told_later(number)
+    return later
 
 
 def before(size: int, drawn: Sequence[int]) -> int:

@@ -1,4 +1,4 @@
-"""What a process settles for itself: how its threads wait, and what becomes of memory it frees.
+"""Settings of a process: how its threads wait, and what becomes of the memory that it frees.
 
 Threads of OpenMP that wait for the next part of their work spin only briefly. By its own rule a
 waiting thread turns in a loop, about 300,000 times, before it sleeps. That is the quickest on a

@@ -68,7 +68,7 @@ def balanced_row(logits: Tensor, columns: Tensor, mask: Tensor) -> tuple[Tensor,
 
     Args:
         logits: (B, H, N). columns: (B, H, iterations, N) logs of the sums over earlier rows, one
-            for each iteration, `NOTHING` where there are none. visible: (B, 1, N) bool.
+            for each iteration, `NOTHING` where there are none. mask: (B, 1, N) bool.
     """
     z, sums = widened(logits).masked_fill(~mask, NOTHING), []
     for before in columns.unbind(2):

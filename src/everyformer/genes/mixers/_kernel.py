@@ -278,7 +278,7 @@ def gate_weights(gate: Tensor, padding_mask: Tensor | None) -> Tensor:
 
 
 def dense_average(scores: Tensor, v: Tensor, mask: Tensor | None, guard: Denominator) -> Tensor:
-    """sum_s scores v_s / sum_s scores over the ``visible`` pairs: (B, H, L, D_v)."""
+    """sum_s scores v_s / sum_s scores over the pairs of ``mask``: (B, H, L, D_v)."""
     if mask is not None:
         scores = scores.masked_fill(~mask, 0)
     sums = torch.cat([scores @ v.to(scores.dtype), scores.sum(-1, keepdim=True)], -1)

@@ -160,7 +160,7 @@ class PatternAttention(HeadMixer):
         return self._by_definition(self.project(text.x), mask)
 
     def _by_definition(self, heads: Heads, mask: Tensor) -> Tensor:
-        """Outputs of queries, keys and values (1, H, L, D) under ``visible`` (H or 1, L, L)."""
+        """Outputs of queries, keys and values (1, H, L, D) under ``mask`` (H or 1, L, L)."""
         q, k, v = heads
         positions = torch.arange(q.shape[2], device=q.device)[None]
         position = self.position if isinstance(self.position, ScorePosition) else None

@@ -40,7 +40,7 @@ def contexts(requested: Sequence[int] | None, dataset: Dataset) -> tuple[int, ..
     """Numbers of tokens after which one is timed, ascending; none of a task that writes no texts.
 
     Args:
-        asked: given in a comparison's options; None: the usual ones.
+        requested: given in a comparison's options; None: the usual ones.
     """
     if not dataset.does.continues:
         return ()

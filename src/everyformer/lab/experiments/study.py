@@ -235,16 +235,16 @@ class Study:
         batches: Batches | tuple[Dataset, int],
         steps: int,
         measured: Callable[[Any], float],
-        said: str = "{:.1%}",
+        template: str = "{:.1%}",
         **options: Any,
     ) -> None:
         """Keep a number of a trained model of every arm, with every seed.
 
         Args:
-            measured: the number of a model. said: see `keep`. Others are those of `models`.
+            measured: the number of a model. template: see `keep`. Others are those of `models`.
         """
         for name, model in self.models(arms, batches, steps, **options):
-            self.keep(name, measured(model), said)
+            self.keep(name, measured(model), template)
 
     def train(self, model: Model, data: Dataset, steps: int, **options: Any) -> Model:
         """`train` for so many ``steps``, scaled, evaluating at the end alone.
@@ -265,11 +265,11 @@ class Study:
         """A batch that no training has seen: of this seed's own random numbers from ``seed`` on."""
         return batches(torch.Generator().manual_seed(seed + self.seed), *rows)
 
-    def keep(self, name: str, value: float, said: str = "") -> None:
-        """Add a number of this seed, which takes the place of the braces in what is ``said``."""
+    def keep(self, name: str, value: float, template: str = "") -> None:
+        """Add a number of this seed, which takes the place of the braces in ``template``."""
         self.numbers.setdefault(name, []).append(value)
-        if said:
-            self.say(f"{name} {said.format(value)}")
+        if template:
+            self.say(f"{name} {template.format(value)}")
 
     def say(self, text: str) -> None:
         """Send a message that begins with title and seed."""
