@@ -1,6 +1,7 @@
 """No false alarm: tables that were rounded, modes that take other lengths, experts, other ids."""
 
 import dataclasses
+import re
 import subprocess
 import sys
 
@@ -323,3 +324,28 @@ def test_padding_on_the_left_of_classes_of_transformers(name: str, status: str) 
     pytest.importorskip("transformers")
     [one] = check(hugging_face(name), laws=("padding",))
     assert one.status == status, one.detail
+
+
+@pytest.mark.parametrize(
+    ("kind", "law", "words"),
+    [
+        (
+            "llama",
+            "packing",
+            "with use_cache as by default output 15 is off by .* pass use_cache=False",
+        ),
+        ("gpt2", "padding", r"with attention_mask alone output 0 .* \(attention_mask.cumsum"),
+        ("llama", "padding", None),
+        ("gpt2", "causality", None),
+    ],
+)
+def test_a_plain_call_breaks_what_the_right_one_keeps(kind, law, words):
+    """Documents by position_ids are apart without a cache and a mask alone; learned positions count
+    padding unless they are given; relative ones do not."""
+    pytest.importorskip("transformers")
+    [one] = check(hugging_face(kind), laws=(law,))
+    assert one.status == ("failed_by_default" if words else "held"), one.detail
+    assert re.search(words or "", one.detail)
+    if words:
+        printed = subprocess.run([sys.executable, "-c", one.reproduction], capture_output=True)
+        assert float(re.search(rb"tensor\(([\d.e-]+)", printed.stdout)[1]) > 1e-3, printed.stderr

@@ -12,7 +12,7 @@ from torch import nn
 
 from sequence_laws.adapters import subject_of
 from sequence_laws.cost import cost
-from sequence_laws.judging import LAWS, known_claim, one_thread
+from sequence_laws.judging import LAWS, kept, known_claim, one_thread
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> Assertion:
         claim, subject = known_claim(claims, (law,)), subject_of(model, **known)
         try:
             with one_thread():
-                return cost(subject, claim) if law == "cost" else LAWS[law](subject)
+                return cost(subject, claim) if law == "cost" else kept(subject, law, LAWS[law])
         except Inapplicable as reason:
             return f"{reason.status}: {reason}"
 

@@ -2,14 +2,27 @@
 
 import io
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from sequence_laws.verdict import Inapplicable
+
+
+class PlainCall(NamedTuple):
+    """A call that is made by whoever does not know the one that a law makes."""
+
+    words: str
+    """what it is: "with a mask of ones" """
+    right: str
+    """what to do instead: "pass no attention_mask" """
+    subject: Any
+    """a `Subject` that is called so"""
+    laws: tuple[str, ...] = ()
+    """laws that are tried with it whatever its outputs are; others are where these differ"""
 
 
 class Call:
@@ -62,6 +75,11 @@ class Call:
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of `run`: an expression that is a tensor."""
         return f"model({x}){self.place}"
+
+    def plain_calls(self) -> Iterator[PlainCall]:
+        """Calls by defaults, with a mask of ones, or with what helpers of its library give, which
+        its users make where the laws call it otherwise."""
+        return iter(())
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs of the next inputs, and the cache behind them; None begins.

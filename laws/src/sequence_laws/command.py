@@ -10,7 +10,7 @@ from typing import Any
 
 from sequence_laws.errors import LawsError
 from sequence_laws.names import GROUPS
-from sequence_laws.verdict import SIGNS, LawResult
+from sequence_laws.verdict import BROKEN, SIGNS, LawResult
 
 EXAMPLES = """examples:
   sequence-laws mymodel.py:Net hf:gpt2 --laws causality streaming
@@ -36,9 +36,11 @@ def main(words: Sequence[str] | None = None) -> int:
     print(
         json.dumps([dataclasses.asdict(r) for r in results]) if options.json else as_text(results)
     )
-    return 1 if any(r.status == "failed" for r in results) else 0
+    return 1 if any(r.status in BROKEN for r in results) else 0
 
 
+WORDS = {"failed": "FAILED", "failed_by_default": "FAILED AS CALLED BY DEFAULT"}
+"""of a status, before what was found"""
 WRITTEN = ("json", "junit")
 """options of what is written"""
 
@@ -120,12 +122,13 @@ def as_text(results: Sequence[LawResult]) -> str:
     for status, mark in SIGNS.items():
         for one in results:
             if one.status == status != "held":
-                word = "FAILED" if status == "failed" else mark
+                word = WORDS.get(status, mark)
                 lines.append(f"{word} {one.member}, {one.law}: {one.detail}")
                 lines += ["", one.reproduction, ""] if one.reproduction else []
     count = {status: sum(one.status == status for one in results) for status in SIGNS}
     lines.append(
         f"{count['held']} held, {count['failed']} failed, {count['exempt']} do not apply"
+        + (f", {by} failed as called by default" if (by := count["failed_by_default"]) else "")
         + (f", {count['undecided']} not judged" if count["undecided"] else "")
         + (f", {count['reported']} reported" if count["reported"] else "")
     )

@@ -16,7 +16,14 @@ from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken, LawResult, Status
+from sequence_laws.verdict import (
+    BROKEN,
+    BrokenByDefault,
+    Inapplicable,
+    LawBroken,
+    LawResult,
+    Status,
+)
 
 Law = Callable[[Subject], str]
 LAWS: dict[str, Law] = {
@@ -45,7 +52,7 @@ class Checked(tuple[LawResult, ...]):
 
     def __str__(self) -> str:
         width = max((len(one.law) for one in self), default=0)
-        lines = [f"{one.law:<{width}}  {one.status:<9}  {one.detail}" for one in self]
+        lines = [f"{one.law:<{width}}  {one.status:<17}  {one.detail}" for one in self]
         for one in self:
             if one.reproduction:
                 lines += ["", f"# {one.law}", one.reproduction]
@@ -54,7 +61,7 @@ class Checked(tuple[LawResult, ...]):
     @property
     def held(self) -> bool:
         """True where no law is broken."""
-        return all(one.status != "failed" for one in self)
+        return all(one.status not in BROKEN for one in self)
 
 
 def check(
@@ -129,9 +136,10 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
     code = ""
     try:
         with one_thread(), contextlib.redirect_stdout(sys.stderr):
-            detail = law(subject)
+            detail = kept(subject, name, law)
     except LawBroken as broken:
-        status, detail, code = "failed", broken.finding, broken.reproduction
+        status = "failed_by_default" if isinstance(broken, BrokenByDefault) else "failed"
+        detail, code = broken.finding, broken.reproduction
     except Inapplicable as reason:
         status, detail = reason.status, str(reason)
     except FAILURES as error:
@@ -139,6 +147,50 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
             raise
         status, detail = "failed", f"it fails: {describe(error)}"
     return LawResult(subject.name, name, status, detail, time.perf_counter() - start, code)
+
+
+def kept(subject: Subject, name: str, law: Law) -> str:
+    """What a law found, of a subject as it is called and then by each of its plain calls.
+
+    Raises:
+        LawBroken: it is broken. BrokenByDefault: it is by a plain call alone.
+        Inapplicable: it was not judged.
+    """
+    detail = law(subject)
+    for call in subject.called_plainly:
+        if name not in call.laws and not (name in BY_OUTPUTS and differs(subject, call.subject)):
+            continue
+        finding, code = "", ""
+        try:
+            law(call.subject)
+        except Inapplicable:
+            continue
+        except LawBroken as broken:
+            finding, code = broken.finding, broken.reproduction
+        except FAILURES as error:
+            if is_ours(error):
+                raise
+            finding = f"it fails: {describe(error)}"
+        if finding:
+            raise BrokenByDefault(f"{call.words} {finding}; to have it hold, {call.right}", code)
+    return detail
+
+
+BY_OUTPUTS = ("causality", "batch", "lengths", "determinism")
+"""laws that a plain call cannot break while its outputs are those of the call that a law makes"""
+
+
+def differs(subject: Subject, other: Subject) -> bool:
+    """Whether a plain call gives other outputs, in evaluation or in training, or none."""
+    for training in (False, True) if subject.doubles else (False,):
+        try:
+            x = subject.inputs.draw(2, subject.usual(training))
+            off = other.exact(x, training=training) - subject.exact(x, training=training)
+            if not float(off.abs().max()) <= subject.bound(x, training=training):
+                return True
+        except FAILURES:
+            return True
+    return False
 
 
 def is_ours(error: BaseException) -> bool:

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from sequence_laws.verdict import LawResult, write_whole
+from sequence_laws.verdict import BROKEN, LawResult, write_whole
 
 
 def write_junit(results: Sequence[LawResult], path: Path) -> None:
     """Write a suite: a broken law is a failure with its program, what was not judged is skipped."""
-    failed = sum(one.status == "failed" for one in results)
+    failed = sum(one.status in BROKEN for one in results)
     counts = {"tests": str(len(results)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", {"name": "sequence-laws", **counts})
     for one in results:
         named = {"classname": one.member, "name": one.law, "time": f"{one.seconds:.3f}"}
         case = ElementTree.SubElement(suite, "testcase", named)
-        if one.status == "failed":
+        if one.status in BROKEN:
             failure = ElementTree.SubElement(case, "failure", {"message": one.detail})
             failure.text = one.reproduction
         elif one.status != "held":

@@ -42,6 +42,7 @@ def sequence_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
     def keeps(model: Any, **known: Any) -> Any:
         from sequence_laws.foreign import FAILURES, describe
         from sequence_laws.judging import LAWS, check, known_laws
+        from sequence_laws.verdict import BROKEN
 
         trace = logging.getLogger("torch.__trace")  # all that torch notes of its compiler
         disabled, trace.disabled = trace.disabled, True
@@ -53,7 +54,7 @@ def sequence_laws(request: pytest.FixtureRequest) -> Callable[..., Any]:
             raise pytest.fail.Exception(describe(error), pytrace=False) from None
         finally:
             trace.disabled = disabled
-        broken = [one for one in verdicts if one.status == "failed"]
+        broken = [one for one in verdicts if one.status in BROKEN]
         if broken:
             lines = [f"{one.member} breaks {one.law}: {one.detail}" for one in broken]
             shown = next((one for one in broken if one.reproduction), broken[0])

@@ -11,7 +11,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.calls import Call
+from sequence_laws.calls import Call, PlainCall
 from sequence_laws.errors import ShapeError
 from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
@@ -57,6 +57,11 @@ class Subject(Call):
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self
+
+    @functools.cached_property
+    def called_plainly(self) -> list[PlainCall]:
+        """`plain_calls`, made once."""
+        return [*self.plain_calls()]
 
     def of_length(self, length: int) -> Self:
         """The model as it is made for texts of a length, if that changes what it costs."""

@@ -15,6 +15,7 @@ from sequence_laws.adapters.transformers import quiet_library
 from sequence_laws.children import each
 from sequence_laws.errors import LawsError
 from sequence_laws.verdict import (
+    BROKEN,
     SIGNS,
     LawResult,
     ended_with,
@@ -39,6 +40,9 @@ IMPORTS = (
 """what all processes share, read once"""
 BUILD = "build"
 """stands for a law where no model could be made"""
+
+
+MARKS = {"failed": "**no**", "failed_by_default": "**call**"}
 
 
 def classes(group: str) -> list[str]:
@@ -113,20 +117,20 @@ def table(folder: Path) -> str:
     lines = [
         f"torch {torch.__version__.partition('+')[0]}, transformers {transformers.__version__}: "
         f"{len(read_all)} classes, {len({one.member for one in results})} of them made small.",
-        "ok: held; **no**: broken; -: does not apply; ?: not judged; *: a finding that is neither "
-        "right nor wrong.",
+        "ok: held; **no**: broken; **call**: as called by default; -: does not apply; ?: not "
+        "judged; *: a finding that is neither right nor wrong.",
         "",
         f"| class | {' | '.join(laws)} |",
         f"|---|{'---|' * len(laws)}",
     ]
     for verdicts in read_all:
-        signs = {one.law: SIGNS[one.status].replace("FAIL", "**no**") for one in verdicts}
+        signs = {one.law: MARKS.get(one.status, SIGNS[one.status]) for one in verdicts}
         if BUILD not in signs:
             row = " | ".join(signs.get(law, "") for law in laws)
             lines.append(f"| {verdicts[0].member} | {row} |")
     lines += ["", "## Broken"]
     for one in results:
-        if one.status == "failed":
+        if one.status in BROKEN:
             lines += ["", f"### {one.member}, {one.law}", "", _plain(one.detail)]
             if one.reproduction:
                 lines += ["", "```python", one.reproduction, "```"]

@@ -8,10 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Status = Literal["held", "failed", "exempt", "undecided", "reported"]
-
-
-SIGNS = {"held": "ok", "exempt": "-", "undecided": "?", "reported": "*", "failed": "FAIL"}
+Status = Literal["held", "failed", "failed_by_default", "exempt", "undecided", "reported"]
+BROKEN = ("failed", "failed_by_default")
+"""statuses of a law that is broken, by the model or by its plain call"""
+SIGNS = {
+    "held": "ok",
+    "exempt": "-",
+    "undecided": "?",
+    "reported": "*",
+    "failed": "FAIL",
+    "failed_by_default": "CALL",
+}
 """of a status, in a table"""
 
 
@@ -23,8 +30,9 @@ class LawResult:
     """name of the model"""
     law: str
     status: Status
-    """`exempt`: it does not apply; `undecided`: it could not be judged; `reported`: a finding that
-    is neither right nor wrong"""
+    """`failed_by_default`: it holds as the law calls the model, and not as a plain call does, by
+    defaults, with a mask of ones or with what helpers of its library give; `exempt`: it does not
+    apply; `undecided`: it could not be judged; `reported`: a finding neither right nor wrong"""
     detail: str
     """what was checked and the largest error seen, or what went wrong, or why it was not judged"""
     seconds: float = 0.0
@@ -74,6 +82,10 @@ class LawBroken(AssertionError):
         self.finding, self.reproduction = finding, reproduction
         shown = f"\n\nreproduction:\n{reproduction}" if reproduction else ""
         super().__init__(finding + shown)
+
+
+class BrokenByDefault(LawBroken):
+    """Raised by a law that holds as it calls a model, and not as a plain call does."""
 
 
 class Inapplicable(Exception):

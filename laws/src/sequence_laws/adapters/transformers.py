@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from sequence_laws.adapters.plain import loss_in
 from sequence_laws.adapters.small_configs import SMALL, small
+from sequence_laws.calls import PlainCall
 from sequence_laws.errors import ConfigError, nearest
 from sequence_laws.extras import extra_module
 from sequence_laws.foreign import cut
@@ -49,6 +50,12 @@ class PreTrained(Subject):
     """whether a first cache must be given to it"""
     cache_word = ""
     """what a cache is called, once one came back"""
+    keeps = False
+    """whether a pass keeps a cache, as by default, where ``use_cache`` is taken"""
+    ones = False
+    """whether a mask of ones is given where there is none"""
+    bare = False
+    """whether a mask is given without positions that count what is real"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
@@ -68,20 +75,60 @@ class PreTrained(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass without a cache; positions count what is real."""
-        return model(**self._reads(x), **self._told(padding_mask))
+        if self.bare and padding_mask is not None and self.padding_token is not None:
+            x = x.where(padding_mask, self.padding_token)
+        return model(**{**self._reads(x), **self._told(padding_mask)})
+
+    @property
+    def padding_token(self) -> int | None:
+        """What stands in padding, where tokenizers write it."""
+        config: Any = self.model.config
+        return getattr(config.get_text_config(), "pad_token_id", None)
+
+    def plain_calls(self) -> Iterator[PlainCall]:
+        """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
+        as collators do."""
+        if "use_cache" in self.words:
+            other = self.again()
+            other.keeps = other.separates = True
+            yield PlainCall(
+                "with use_cache as by default", "pass use_cache=False", other, ("packing",)
+            )
+        if self.masks:
+            other = self.again()
+            other.ones = other.separates = True
+            yield PlainCall("with a mask of ones", "pass no attention_mask", other, ("packing",))
+        if self.masks and "position_ids" in self.words:
+            other = self.again()
+            other.bare = True
+            yield PlainCall(
+                "with attention_mask alone",
+                "pass position_ids=(attention_mask.cumsum(1) - 1).clamp(0)",
+                other,
+                ("padding",),
+            )
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        cache = ", use_cache=False" if "use_cache" in self.words else ""
-        mask = "" if padding_mask is None else f", attention_mask={padding_mask}.long()"
-        if padding_mask is not None and "position_ids" in self.words:
-            mask += f", position_ids=({padding_mask}.cumsum(1) - 1).clamp(0) + {self.place_0}"
+        cache = "" if self.keeps or "use_cache" not in self.words else ", use_cache=False"
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
+        ones = f"torch.ones({x}.shape[:2])" if self.ones else None
+        mask = padding_mask or ones
+        mask = "" if mask is None else f", attention_mask={mask}.long()"
+        if padding_mask is not None and "position_ids" in self.words and not self.bare:
+            mask += f", position_ids=({padding_mask}.cumsum(1) - 1).clamp(0) + {self.place_0}"
+        if self.bare and padding_mask is not None and self.padding_token is not None:
+            x = f"{x}.where({padding_mask}, {self.padding_token})"
         return f"model({word}={x}{cache}{mask}){self.place}"
 
     def _reads(self, x: Tensor) -> dict[str, Any]:
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
-        return {word: x, **({"use_cache": False} if "use_cache" in self.words else {})}
+        given: dict[str, Any] = {word: x}
+        if "use_cache" in self.words and not self.keeps:
+            given["use_cache"] = False
+        if self.ones:
+            given["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long)
+        return given
 
     def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
         if padding_mask is None:
@@ -91,7 +138,7 @@ class PreTrained(Subject):
         moved = (
             places != torch.arange(padding_mask.shape[1], device=padding_mask.device)
         ) & padding_mask
-        if "position_ids" in self.words and bool(moved.any()):
+        if "position_ids" in self.words and not self.bare and bool(moved.any()):
             arguments["position_ids"] = places + self.place_0
         return arguments
 
@@ -114,6 +161,7 @@ class PreTrained(Subject):
             LawBroken: nothing comes back.
         """
         takes = {**self._reads(x), "use_cache": True}
+        takes.pop("attention_mask", None)
         result = model(**takes, **({} if cache is None else {self.cache_word: cache}))
         self.cache_word = self.cache_word or next((k for k in result if k in self.words), "")
         after = result.get(self.cache_word, cache)
@@ -164,7 +212,8 @@ class PreTrained(Subject):
         """Its ``loss``."""
         if "labels" not in self.words:
             raise Inapplicable("it takes no labels")
-        return loss_in(model(**self._reads(x), **self._told(padding_mask), labels=labels))
+        given = {**self._reads(x), **self._told(padding_mask)}
+        return loss_in(model(**given, labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """One pass, with positions that start over in each document."""

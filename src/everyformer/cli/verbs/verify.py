@@ -19,7 +19,7 @@ from everyformer.system.console import emit
 from everyformer.system.files import expanded
 from sequence_laws.command import as_text, line, verdicts
 from sequence_laws.names import GROUPS, is_target
-from sequence_laws.verdict import LawResult
+from sequence_laws.verdict import BROKEN, LawResult
 
 OF_ANYONE = ("causal", "vocabulary", "width", "claims")
 """options that describe a model that is no member"""
@@ -91,7 +91,7 @@ def run(options: VerifyOptions) -> int:
         emit([dataclasses.asdict(r) for r in results])
     else:
         print(as_text(results))
-    return 1 if any(r.status == "failed" for r in results) else 0
+    return 1 if any(r.status in BROKEN for r in results) else 0
 
 
 def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
