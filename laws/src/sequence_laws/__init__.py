@@ -31,7 +31,7 @@ _HOMES = {
         f"check_{law}": "asserts"
         for law in (
             *("causality", "streaming", "padding", "packing", "batch", "lengths", "numbers"),
-            *("gradients", "order", "determinism", "saving", "compiles", "cost"),
+            *("gradients", "agreement", "order", "determinism", "saving", "compiles", "cost"),
         )
     },
 }

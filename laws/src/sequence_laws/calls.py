@@ -32,6 +32,8 @@ class Call:
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
     unmasked: str = "it takes no mask"
     """why there is none"""
+    ones: bool = False
+    """whether a mask of ones is given where there is none"""
     streams: bool = False
     """whether `feed` continues a cache"""
     packs: str = ""
@@ -79,7 +81,30 @@ class Call:
     def plain_calls(self) -> Iterator[PlainCall]:
         """Calls by defaults, with a mask of ones, or with what helpers of its library give, which
         its users make where the laws call it otherwise."""
-        return iter(())
+        if self.masks:
+            yield PlainCall("with a mask of ones", "pass no mask", self.otherwise(ones=True))
+
+    def otherwise(self, **flags: Any) -> Any:
+        """The same subject with other values of attributes: another way to call its model."""
+        other = self.again()
+        vars(other).update(flags)
+        return other
+
+    def again(self) -> Any:
+        """The same, which remembers nothing of how its model was."""
+        raise NotImplementedError
+
+    def real(self, x: Tensor, padding_mask: Tensor | None) -> Tensor | None:
+        """The mask that is given."""
+        if padding_mask is None and self.ones:
+            return torch.ones(x.shape[:2], dtype=torch.bool)
+        return padding_mask
+
+    def real_code(self, x: str, padding_mask: str | None) -> str | None:
+        """The Python of it."""
+        if padding_mask is None and self.ones:
+            return f"torch.ones({x}.shape[:2]).bool()"
+        return padding_mask
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs of the next inputs, and the cache behind them; None begins.

@@ -53,7 +53,7 @@ def causality(subject: Subject) -> str:
         raise Inapplicable("it reads both ways")
     subject.require_positions()
     looks, every = 0, list[Condition]()
-    for way, model in subject.variants():
+    for way, model in subject.implementations:
         # ways differ in how pairs are masked, which the longest input of each mode shows
         every = longest(every) if every else list(conditions(model))
         for condition in every:

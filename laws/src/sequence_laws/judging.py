@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, compiling, rows, streaming
+from sequence_laws import agreement, artefacts, behaviour, causality, compiling, rows, streaming
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
@@ -35,6 +35,7 @@ LAWS: dict[str, Law] = {
     "lengths": behaviour.lengths,
     "numbers": artefacts.numbers,
     "gradients": behaviour.gradients,
+    "agreement": agreement.agreement,
     "order": behaviour.order,
     "determinism": behaviour.determinism,
     "saving": artefacts.saving,

@@ -54,6 +54,10 @@ class Subject(Call):
         self._bounds: dict[tuple[int, ...], float] = {}
         self._copies: dict[bool, nn.Module] = {}
 
+    def encodings(self) -> Iterator[tuple[str, Self]]:
+        """The model called with the same inputs in another form, with words for each."""
+        return iter(())
+
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self
@@ -62,6 +66,11 @@ class Subject(Call):
     def called_plainly(self) -> list[PlainCall]:
         """`plain_calls`, made once."""
         return [*self.plain_calls()]
+
+    @functools.cached_property
+    def implementations(self) -> list[tuple[str, Self]]:
+        """`variants`, made once."""
+        return [*self.variants()]
 
     def of_length(self, length: int) -> Self:
         """The model as it is made for texts of a length, if that changes what it costs."""
@@ -252,9 +261,9 @@ class Subject(Call):
             with torch.no_grad():
                 return self.run(self.model, x, padding_mask).double()
         with torch.no_grad(), self.exactly():
-            return self.run(self._fresh(training), self.widened(x), padding_mask).double()
+            return self.run(self.fresh(training), self.widened(x), padding_mask).double()
 
-    def _fresh(self, training: bool) -> nn.Module:
+    def fresh(self, training: bool = False) -> nn.Module:
         """A copy whose buffers are those of the model: in training they move."""
         if training not in self._copies:
             self._copies[training] = self.copy(training=training)

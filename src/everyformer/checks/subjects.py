@@ -24,6 +24,7 @@ class Ours(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass."""
+        padding_mask = self.real(x, padding_mask)
         return model(x, mask=None if padding_mask is None else Mask(padding_mask=padding_mask))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
@@ -36,6 +37,7 @@ class Ours(Subject):
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of `run`."""
+        padding_mask = self.real_code(x, padding_mask)
         given = "" if padding_mask is None else f", mask=ef.Mask(padding_mask={padding_mask})"
         return f"model({x}{given}){self.place}"
 

@@ -49,14 +49,14 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        given = (
-            {} if padding_mask is None or self.mask_word is None else {self.mask_word: padding_mask}
-        )
+        mask = self.real(x, padding_mask)
+        given = {} if mask is None or self.mask_word is None else {self.mask_word: mask}
         return model(x, **given)
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        given = "" if padding_mask is None else f", {self.mask_word}={padding_mask}"
+        mask = self.real_code(x, padding_mask)
+        given = "" if mask is None else f", {self.mask_word}={mask}"
         return f"model({x}{given}){self.place}"
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ class Encoder(Subject):
         if self.causal:
             length = x.shape[1]
             mask = torch.ones(length, length, dtype=torch.bool, device=x.device).triu(1)
+        padding_mask = self.real(x, padding_mask)
         padding = None if padding_mask is None else ~padding_mask
         given = x if self.rows_first else x.transpose(0, 1)
         layers = isinstance(model, nn.TransformerEncoder)
@@ -40,7 +41,8 @@ class Encoder(Subject):
         word = "mask" if isinstance(self.model, nn.TransformerEncoder) else "src_mask"
         future = f"torch.ones({x}.shape[1], {x}.shape[1]).bool().triu(1)"
         mask = f", {word}={future}" if self.causal else ""
-        padding = "" if padding_mask is None else f", src_key_padding_mask=~{padding_mask}"
+        real = self.real_code(x, padding_mask)
+        padding = "" if real is None else f", src_key_padding_mask=~{real}"
         return f"model({x}{turn}{mask}{padding}){turn}"
 
 

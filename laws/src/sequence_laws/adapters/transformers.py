@@ -52,8 +52,8 @@ class PreTrained(Subject):
     """what a cache is called, once one came back"""
     keeps = False
     """whether a pass keeps a cache, as by default, where ``use_cache`` is taken"""
-    ones = False
-    """whether a mask of ones is given where there is none"""
+    embeds = False
+    """whether it is given the embeddings of its tokens"""
     bare = False
     """whether a mask is given without positions that count what is real"""
 
@@ -77,7 +77,22 @@ class PreTrained(Subject):
         """One pass without a cache; positions count what is real."""
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = x.where(padding_mask, self.padding_token)
-        return model(**{**self._reads(x), **self._told(padding_mask)})
+        return model(**{**self._reads(model, x), **self._told(padding_mask)})
+
+    def plain_calls(self) -> Iterator[PlainCall]:
+        """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
+        as collators do."""
+        documents = ("packing",) if self.packs else ()
+        if "use_cache" in self.words:
+            kept = self.otherwise(keeps=True, separates=True)
+            yield PlainCall("with use_cache as by default", "pass use_cache=False", kept, documents)
+        if self.masks:
+            ones = self.otherwise(ones=True, separates=True)
+            yield PlainCall("with a mask of ones", "pass no attention_mask", ones, documents)
+        if self.masks and "position_ids" in self.words:
+            places = "pass position_ids=(attention_mask.cumsum(1) - 1).clamp(0)"
+            bare = self.otherwise(bare=True)
+            yield PlainCall("with attention_mask alone", places, bare, ("padding",))
 
     @property
     def padding_token(self) -> int | None:
@@ -85,50 +100,30 @@ class PreTrained(Subject):
         config: Any = self.model.config
         return getattr(config.get_text_config(), "pad_token_id", None)
 
-    def plain_calls(self) -> Iterator[PlainCall]:
-        """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
-        as collators do."""
-        if "use_cache" in self.words:
-            other = self.again()
-            other.keeps = other.separates = True
-            yield PlainCall(
-                "with use_cache as by default", "pass use_cache=False", other, ("packing",)
-            )
-        if self.masks:
-            other = self.again()
-            other.ones = other.separates = True
-            yield PlainCall("with a mask of ones", "pass no attention_mask", other, ("packing",))
-        if self.masks and "position_ids" in self.words:
-            other = self.again()
-            other.bare = True
-            yield PlainCall(
-                "with attention_mask alone",
-                "pass position_ids=(attention_mask.cumsum(1) - 1).clamp(0)",
-                other,
-                ("padding",),
-            )
-
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
+        real = self.real_code(x, padding_mask)
         cache = "" if self.keeps or "use_cache" not in self.words else ", use_cache=False"
-        word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
-        ones = f"torch.ones({x}.shape[:2])" if self.ones else None
-        mask = padding_mask or ones
-        mask = "" if mask is None else f", attention_mask={mask}.long()"
+        mask = "" if real is None else f", attention_mask={real}.long()"
         if padding_mask is not None and "position_ids" in self.words and not self.bare:
             mask += f", position_ids=({padding_mask}.cumsum(1) - 1).clamp(0) + {self.place_0}"
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = f"{x}.where({padding_mask}, {self.padding_token})"
+        if self.embeds:
+            return (
+                f"model(inputs_embeds=model.get_input_embeddings()({x}){cache}{mask}){self.place}"
+            )
+        word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
         return f"model({word}={x}{cache}{mask}){self.place}"
 
-    def _reads(self, x: Tensor) -> dict[str, Any]:
-        word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
-        given: dict[str, Any] = {word: x}
+    def _reads(self, model: Any, x: Tensor) -> dict[str, Any]:
+        if self.embeds:
+            given = {"inputs_embeds": model.get_input_embeddings()(x)}
+        else:
+            given = {"input_ids" if self.inputs.vocabulary is not None else "inputs_embeds": x}
         if "use_cache" in self.words and not self.keeps:
             given["use_cache"] = False
-        if self.ones:
-            given["attention_mask"] = torch.ones(x.shape[:2], dtype=torch.long)
-        return given
+        return {**given, **self._told(self.real(x, None))}
 
     def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
         if padding_mask is None:
@@ -148,7 +143,7 @@ class PreTrained(Subject):
         model, x = self.copy(), self.inputs.draw(1, 5)
         places = torch.arange(5)[None]
         with torch.no_grad(), doubled():  # it may be asked where that is so
-            y = first(model(**self._reads(x)))
+            y = first(model(**self._reads(model, x)))
             starts = (
                 n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
             )
@@ -160,7 +155,7 @@ class PreTrained(Subject):
         Raises:
             LawBroken: nothing comes back.
         """
-        takes = {**self._reads(x), "use_cache": True}
+        takes = {**self._reads(model, x), "use_cache": True}
         takes.pop("attention_mask", None)
         result = model(**takes, **({} if cache is None else {self.cache_word: cache}))
         self.cache_word = self.cache_word or next((k for k in result if k in self.words), "")
@@ -212,7 +207,7 @@ class PreTrained(Subject):
         """Its ``loss``."""
         if "labels" not in self.words:
             raise Inapplicable("it takes no labels")
-        given = {**self._reads(x), **self._told(padding_mask)}
+        given = {**self._reads(model, x), **self._told(padding_mask)}
         return loss_in(model(**given, labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
@@ -221,7 +216,7 @@ class PreTrained(Subject):
         return self._placed(model, x, torch.arange(x.shape[1]) - before)
 
     def _placed(self, model: nn.Module, x: Tensor, places: Tensor) -> Any:
-        return model(**self._reads(x), position_ids=places)
+        return model(**self._reads(model, x), position_ids=places)
 
     def packed_code(self) -> str:
         """The Python of it."""
@@ -244,10 +239,9 @@ class PreTrained(Subject):
     def variants(self) -> Iterator[tuple[str, Self]]:
         """The model with each implementation of attention that it takes."""
         for way in ATTENDS:
-            other = self.again()
-            other.model = copy.deepcopy(self.model)
+            other = self.otherwise(model=copy.deepcopy(self.model))
             try:
-                other.model.set_attn_implementation(way)  # type: ignore[operator]
+                other.model.set_attn_implementation(way)
             except Exception:  # it has no other way: it is tried as it is
                 if way == ATTENDS[0]:
                     yield "", self
@@ -255,6 +249,11 @@ class PreTrained(Subject):
             if getattr(self.model.config, "_attn_implementation", None) != way:
                 other.build = (*self.build, f"model.set_attn_implementation({way!r})")
             yield f"attention {way}", other
+
+    def encodings(self) -> Iterator[tuple[str, Self]]:
+        """From embeddings."""
+        if "inputs_embeds" in self.words and self.inputs.vocabulary is not None:
+            yield "from inputs_embeds", self.otherwise(embeds=True)
 
 
 def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:

@@ -1,0 +1,168 @@
+"""Agreement: each way to compute the same gives the same, for every mask that other laws use.
+
+Ways are a plain call (a mask of ones for none, a cache that is kept), the inputs in another form
+(embeddings for token ids), gradients that are recorded or not, since some take a faster path
+without, and each implementation of attention. Compiled ones are the law `compiles`.
+"""
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.inputs import seed
+from sequence_laws.rows import real
+from sequence_laws.subject import Subject
+from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken
+
+KERNELS = ("scaled_dot_product_attention", "flex_attention", "multi_head_attention_forward")
+"""functions of torch that attend"""
+
+
+class Given(NamedTuple):
+    """What a model is given next to its inputs."""
+
+    words: str
+    padding_mask: Tensor | None = None
+    documents: Tensor | None = None
+
+
+class Way(NamedTuple):
+    """A way to compute the same."""
+
+    words: str
+    subject: Subject
+    recorded: bool = False
+    """whether gradients are"""
+    right: str = ""
+    """of a plain call what to do instead"""
+
+
+def agreement(subject: Subject) -> str:
+    """Outputs at real positions are those of the model as it is called, in each way that there is,
+    without a mask, with padding on each side, and of documents in a row.
+
+    Raises:
+        LawBroken: the first position that differs. BrokenByDefault: it does by a plain call.
+        Inapplicable: there is one way.
+    """
+    subject.require_weights()
+    length = max(n for n in (*subject.lengths(), subject.usual()) if n <= 33)
+    names, refused, kernels = list[str](), list[str](), set[str]()
+    every = [*ways(subject)]
+    for given in readings(subject, length):
+        x = subject.inputs.draw(1 if given.documents is not None else 2, length)
+        with _Kernels() as seen:
+            y = outputs(Way("", subject), x, given)
+        kernels |= seen.names
+        bound = subject.bound(x, given.padding_mask)
+        for way in every:
+            if given.words and (way.right or way.words in refused):
+                continue
+            try:
+                with _Kernels() as seen:
+                    off = (outputs(way, x, given) - y).abs().amax(-1)
+            except FAILURES as error:
+                if way.right:
+                    raise BrokenByDefault(
+                        f"{way.words} it fails: {describe(error)}; to have it hold, {way.right}"
+                    ) from error
+                refused.append(way.words)
+                names.append(f"not {way.words}{given.words}: {describe(error)}")
+                continue
+            kernels |= seen.names
+            names += [way.words] * (way.words not in names)
+            if given.padding_mask is not None and not subject.pools:
+                off = off * given.padding_mask
+            if not bool((off <= bound).all()):
+                raise broken(subject, way, given, x, off, bound)
+    if not names:
+        raise Inapplicable("there is one way to call it")
+    ran = f" (by {', '.join(sorted(kernels))})" if kernels else ""
+    return f"equal {', '.join(names)}{ran}"
+
+
+def readings(subject: Subject, length: int) -> Iterator[Given]:
+    """What is given to a model: nothing, a mask of each kind, and documents where they are kept
+    apart."""
+    yield Given("")
+    for side in subject.masks:
+        where = "holes in a row" if side == "holes" else f"padding on the {side}"
+        yield Given(f", with {where}", padding_mask=real(length, side))
+    if subject.packs and subject.separates:
+        yield Given(", of two documents", documents=(torch.arange(length) >= 5).long()[None])
+
+
+def ways(subject: Subject) -> Iterator[Way]:
+    """Ways to compute the same as a subject does."""
+    for call in subject.called_plainly:
+        if "padding" in call.laws:  # of masks alone, which that law tries
+            continue
+        yield Way(call.words, call.subject, right=call.right)
+    for words, other in subject.encodings():
+        yield Way(words, other)
+    yield Way("with gradients", subject, recorded=True)
+    for words, other in subject.implementations:
+        if words:
+            yield Way(f"with {words}", other)
+
+
+def outputs(way: Way, x: Tensor, given: Given) -> Tensor:
+    """Outputs in `Subject.wide` in a way."""
+    subject = way.subject
+    with torch.set_grad_enabled(way.recorded), subject.exactly():
+        seed(0)
+        model: nn.Module = subject.fresh()
+        wide = subject.widened(x)
+        if given.documents is not None:
+            return subject.outputs(subject.packed(model, wide, given.documents), wide).detach()
+        return subject.run(model, wide, given.padding_mask).detach()
+
+
+def broken(
+    subject: Subject, way: Way, given: Given, x: Tensor, off: Tensor, bound: float
+) -> LawBroken:
+    """Where a way differs first."""
+    row, at = (~(off <= bound)).nonzero()[0].tolist()
+    place = f"output {at} of row {row}" if off.shape[1] > 1 else f"the output of row {row}"
+    finding = f"{way.words} {place} is off by {float(off[row, at]):.2g}, rounding {bound:.0e}"
+    finding += f", from that {_plainly(subject)}{given.words} (length {x.shape[1]})"
+    lines = [subject.inputs.code(*x.shape[:2])]
+    mask = None
+    if given.padding_mask is not None:
+        lines.append(f"padding_mask = torch.tensor({given.padding_mask.int().tolist()}).bool()")
+        mask = "padding_mask"
+    if given.documents is not None:
+        lines.append(f"documents = torch.tensor({given.documents.tolist()})")
+
+    def called(one: Subject) -> str:
+        return one.packed_code() if given.documents is not None else one.call_code("x", mask)
+
+    changed = way.subject.build[len(subject.build) :]
+    lines += ["with torch.no_grad():", f"    y = {called(subject)}", *changed]
+    lines += [f"off = ({called(way.subject)} - y).detach().abs()"]
+    lines += [f"print(off[{row}{f', {at}' if off.shape[1] > 1 else ''}].max())  # not 0"]
+    code = subject.code(*lines, gradients=way.recorded)
+    if way.right:
+        return BrokenByDefault(f"{finding}; to have it hold, {way.right}", code)
+    return LawBroken(finding, code)
+
+
+def _plainly(subject: Subject) -> str:
+    return f"of {subject.call_code('x')}"
+
+
+class _Kernels(TorchFunctionMode):
+    """Names of `KERNELS` that run within it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names = set[str]()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in KERNELS:
+            self.names.add(func.__name__)
+        return func(*args, **(kwargs or {}))

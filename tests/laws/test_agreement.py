@@ -1,0 +1,173 @@
+"""Each way to compute the same: a plain call, embeddings, gradients, implementations."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sequence_laws import check
+from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.transformers import hugging_face, pretrained
+from sequence_laws.inputs import Inputs
+from sequence_laws.subject import Subject
+
+OTHERS = (
+    "causality",
+    "padding",
+    "batch",
+    "lengths",
+    "numbers",
+    "gradients",
+    "determinism",
+    "saving",
+)
+
+
+class Masked(nn.Module):
+    """A mean over earlier embeddings that are real; ``wrong`` names what goes wrong."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__()
+        self.wrong, self.embed, self.head = wrong, nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(x) if mask is None else mask.long()
+        h = self.embed(x) * real[..., None]
+        if self.wrong == "a mask of ones" and mask is not None:
+            h = 1.1 * h
+        if self.wrong == "a faster path" and not torch.is_grad_enabled():
+            h = 1.1 * h
+        if self.wrong == "gradients with a mask" and torch.is_grad_enabled():
+            h = h if mask is None else 1.1 * h
+        if self.wrong == "a path without a mask" and torch.is_grad_enabled() and mask is not None:
+            raise ValueError("no gradients with a mask")
+        return self.head(h.cumsum(1) / real.cumsum(1).clamp(1)[..., None])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "status", "words"),
+    [
+        ("", "held", "equal with a mask of ones, with gradients"),
+        (
+            "a mask of ones",
+            "failed_by_default",
+            r"with a mask of ones output 0 of row 0 is off by .*, from that of model\(x\) "
+            r"\(length 33\); to have it hold, pass no mask",
+        ),
+        ("a faster path", "failed", "with gradients output 0 of row 0 is off by"),
+        ("gradients with a mask", "failed", r"with padding on the right \(length 33\)"),
+        (
+            "a path without a mask",
+            "held",
+            "not with gradients, with padding on the right: .*no gradients with a mask",
+        ),
+    ],
+)
+def test_each_way_is_tried_for_each_mask(wrong: str, status: str, words: str) -> None:
+    torch.manual_seed(0)
+    subject = subject_of(Masked(wrong), vocabulary=16)
+    subject.build = (*_BUILD, f"model = Masked({wrong!r})")
+    [one] = check(subject, laws=("agreement",))
+    assert one.status == status, one.detail
+    assert re.search(words, one.detail), one.detail
+    if "failed" in status:
+        assert all(v.status not in ("failed",) for v in check(subject, laws=OTHERS))
+        assert _printed(one.reproduction) > 1e-3
+
+
+_BUILD = (
+    f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})",
+    "from test_agreement import Masked",
+)
+
+
+def _printed(program: str) -> float:
+    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    return float(re.findall(r"[\d.]+(?:e-?\d+)?", ran.stdout)[0])
+
+
+class Implemented(Subject):
+    """A model with an implementation that forgets a mask of holes, or documents."""
+
+    masks = ("right", "holes")
+    packs = "documents"
+
+    def __init__(self, *args: Any, **known: Any) -> None:
+        super().__init__(*args, **known)
+        self.forgets = ""
+
+    def variants(self) -> Iterator[tuple[str, Self]]:
+        yield "attention one", self
+        yield "attention two", self.otherwise(forgets=self.wrong)
+
+    def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        mask = self.real(x, padding_mask)
+        holes = mask is not None and bool((mask.long().diff(dim=1) > 0).any())
+        return model(x, None if holes and self.forgets == "holes" else mask)
+
+    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Tensor:
+        if self.forgets == "documents":
+            return model(x)
+        parts = [model(x[:, documents[0] == n]) for n in documents[0].unique()]
+        return torch.cat(parts, 1)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("", "with attention one, with attention two"),
+        ("holes", r"attention two output 2 of row 1 .* with holes in a row"),
+        ("documents", r"attention two output 5 of row 0 .* of two documents"),
+    ],
+)
+def test_each_implementation_gives_the_same_for_each_mask_and_documents(
+    wrong: str, words: str
+) -> None:
+    torch.manual_seed(0)
+    subject = Implemented(Masked(), "it", Inputs(vocabulary=16))
+    subject.wrong = wrong
+    one, packing, padding = check(subject, laws=("agreement", "packing", "padding"))
+    assert one.status == ("failed" if wrong else "held"), one.detail
+    assert re.search(words, one.detail), one.detail
+    assert packing.status == padding.status == "held"
+
+
+def test_embeddings_are_another_form_of_the_same_tokens() -> None:
+    """As of a model that scales embeddings where it looks them up itself."""
+    pytest.importorskip("transformers")
+    made = hugging_face("gpt2")
+    [held] = check(made, laws=("agreement",))
+    assert held.status == "held"
+    assert "from inputs_embeds" in held.detail
+    assert "by scaled_dot_product_attention" in held.detail
+    kind: Any = type(made.model)
+
+    class Scales(kind):
+        def forward(self, input_ids: Any = None, inputs_embeds: Any = None, **more: Any) -> Any:
+            if inputs_embeds is not None:
+                inputs_embeds = 2 * inputs_embeds
+            return super().forward(input_ids=input_ids, inputs_embeds=inputs_embeds, **more)
+
+    subject = pretrained(Scales(made.model.config), "scales", causal=True)
+    assert subject is not None
+    [one] = check(subject, laws=("agreement",))
+    assert one.status == "failed"
+    assert "from inputs_embeds output 0 of row 0 is off by" in one.detail
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_fast_path_of_torchs_encoder_agrees_with_its_slow_one(causal: bool) -> None:
+    """Without gradients it is one kernel, with padding on nested tensors."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+    [one] = check(nn.TransformerEncoder(layer, 2), laws=("agreement",), causal=causal)
+    assert one.status == "held", one.detail
+    assert "with gradients" in one.detail
