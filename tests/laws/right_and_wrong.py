@@ -72,6 +72,14 @@ class Right(nn.Module):
             h = 2 * h
         if self.wrong == "dropped when compiled" and torch.compiler.is_compiling():
             h = h.clamp(min=0)
+        if self.wrong == "compiled otherwise with a mask" and mask is not None:
+            h = 2 * h if torch.compiler.is_compiling() else h
+        if self.wrong == "scaled by a mask" and mask is not None:
+            h = 2 * h
+        if self.wrong == "another path without gradients" and not torch.is_grad_enabled():
+            h = 2 * h
+        if self.wrong == "gradients with a mask" and mask is not None:
+            h = 2 * h if torch.is_grad_enabled() else h
         y = self.head(h)
         if self.wrong == "a sum over the number of tokens":
             y = y * 8 / x.shape[1]

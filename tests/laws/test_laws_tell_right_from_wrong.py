@@ -8,6 +8,7 @@ from right_and_wrong import Bare, Right
 
 from sequence_laws import LAWS, check
 from sequence_laws.adapters import subject_of
+from sequence_laws.verdict import BROKEN
 
 WRONG = [
     ("causality", Bare, "a diagonal too far"),
@@ -42,6 +43,10 @@ WRONG = [
     ("saving", Right, "a weight that is no parameter"),
     ("compiles", Right, "compiled otherwise"),
     ("compiles", Right, "dropped when compiled"),
+    ("compiles", Right, "compiled otherwise with a mask"),
+    ("agreement", Right, "scaled by a mask"),
+    ("agreement", Right, "another path without gradients"),
+    ("agreement", Right, "gradients with a mask"),
 ]
 FAST = tuple(law for law in LAWS if law not in ("compiles", "cost"))
 
@@ -56,7 +61,7 @@ def test_a_right_model_keeps_every_law():
     verdicts = {one.law: one for one in judged(Right, laws=())}
     assert {law for law, one in verdicts.items() if one.status == "reported"} == {"order", "cost"}
     others = [one.status for law, one in verdicts.items() if law not in ("order", "cost")]
-    assert others == ["held"] * 11, verdicts
+    assert others == ["held"] * 12, verdicts
 
 
 FIRST = {law: wrong for law, _, wrong in reversed(WRONG)}
@@ -70,5 +75,5 @@ AGAIN = pytest.mark.full("another fault that the same law catches")
 )
 def test_a_wrong_model_is_caught_by_exactly_its_law(law, kind, wrong):
     laws = FAST if law in FAST else (*FAST, law)
-    failed = {one.law: one.detail for one in judged(kind, wrong, laws) if one.status == "failed"}
+    failed = {one.law: one.detail for one in judged(kind, wrong, laws) if one.status in BROKEN}
     assert list(failed) == [law], failed

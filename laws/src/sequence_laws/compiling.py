@@ -16,6 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from sequence_laws.foreign import cut
 from sequence_laws.inputs import seed
+from sequence_laws.rows import real
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -60,20 +61,47 @@ def compiles(subject: Subject) -> str:
         raise Inapplicable("it takes none of the lengths that were tried", "undecided")
     model = subject.as_graph(subject.copy(torch.float32))
     x = subject.inputs.draw(2, lengths[-1])
+    side = next((side for side in ("left", *subject.masks) if side in subject.masks), "")
+    mask = real(lengths[-1], side) if side else None
+    try:
+        operations = one_capture(subject, model, x, mask)
+        with_mask = f" with padding on the {side}" * bool(side)
+    except NotOneGraph as error:
+        if mask is None:
+            raise Inapplicable(f"not one graph: {error}", "reported") from error
+        with_mask = f"; with a mask not one graph: {error}"
+        try:
+            operations = one_capture(subject, model, x, None)
+        except NotOneGraph as other:
+            raise Inapplicable(f"not one graph: {other}", "reported") from other
+    found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}{with_mask}"
+    if operations > UNROLLED:
+        return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return f"{found}; {exports(subject, model, lengths)}"
+
+
+class NotOneGraph(Exception):
+    """What the compiler says of a model that it cannot capture whole."""
+
+
+def one_capture(subject: Subject, model: nn.Module, x: Tensor, padding_mask: Tensor | None) -> int:
+    """The operations of a model, captured as one graph, whose outputs are its own.
+
+    Raises:
+        LawBroken: they are not. NotOneGraph: it cannot be captured.
+    """
     compiled, graphs = captured(model)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            y = subject.run(compiled, x)
+            y = subject.run(compiled, x, padding_mask)
         except TorchDynamoException as error:
-            reason = cut(str(error).partition("\n")[0])
-            raise Inapplicable(f"not one graph: {reason}", "reported") from error
-        same(subject, model, x, y, "compiled", "torch.compile(model, backend='eager')")
-        operations = sum(graphs)
-        found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}"
-        if operations > UNROLLED:
-            return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
-        return f"{found}; {exports(subject, model, lengths)}"
+            raise NotOneGraph(cut(str(error).partition("\n")[0])) from error
+    how = "compiled" if padding_mask is None else "compiled, with a mask,"
+    same(subject, model, x, y, how, "torch.compile(model, backend='eager')", padding_mask)
+    return sum(graphs)
 
 
 def captured(model: nn.Module) -> tuple[nn.Module, list[int]]:
@@ -195,19 +223,33 @@ def exports(subject: Subject, model: nn.Module, lengths: Sequence[int]) -> str:
 
 
 def same(
-    subject: Subject, model: nn.Module, x: Tensor, y: Tensor, how: str, expression: str
+    subject: Subject,
+    model: nn.Module,
+    x: Tensor,
+    y: Tensor,
+    how: str,
+    expression: str,
+    padding_mask: Tensor | None = None,
 ) -> None:
-    """Outputs y in float32 are those of the model, with as much room for rounding as elsewhere."""
-    off = float((y.double() - subject.run(model, x).double()).detach().abs().max())
+    """Outputs y in float32 are those of the model at real positions, with as much room for rounding
+    as elsewhere."""
+    moved = (y.double() - subject.run(model, x, padding_mask).double()).detach().abs()
+    if padding_mask is not None and not subject.pools:
+        moved = moved[padding_mask]
+    off = float(moved.max())
     if not off <= subject.room(x):
+        mask = None if padding_mask is None else "padding_mask"
+        given = [] if padding_mask is None else [f"{mask} = torch.tensor({padding_mask.tolist()})"]
+        at = "" if padding_mask is None or subject.pools else "[padding_mask]"
         raise LawBroken(
             f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
             subject.code(
                 subject.inputs.code(*x.shape[:2]),
+                *given,
                 *subject.as_graph_code(),
-                f"y = {subject.call_code('x')}",
+                f"y = {subject.call_code('x', mask)}",
                 f"model = {expression}",
-                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                f"print(({subject.call_code('x', mask)} - y){at}.abs().max())  # not 0",
                 double=False,
             ),
         )
