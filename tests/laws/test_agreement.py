@@ -1,5 +1,6 @@
 """Each way to compute the same: a plain call, embeddings, gradients, implementations."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -160,6 +161,43 @@ def test_embeddings_are_another_form_of_the_same_tokens() -> None:
     [one] = check(subject, laws=("agreement",))
     assert one.status == "failed"
     assert "from inputs_embeds output 0 of row 0 is off by" in one.detail
+
+
+@pytest.mark.parametrize("forgets", ["encoder_attention_mask", "past_key_values", ""])
+def test_the_states_of_an_encoder_are_read_next_to_the_inputs(forgets: str) -> None:
+    """A decoder that reads their padding breaks agreement; one that forgets its past only there
+    breaks streaming."""
+    pytest.importorskip("transformers")
+    made = hugging_face("BartForCausalLM")
+    kind: Any = type(made.model)
+
+    class Forgets(kind):
+        def forward(
+            self,
+            input_ids: Any = None,
+            encoder_hidden_states: Any = None,
+            encoder_attention_mask: Any = None,
+            **more: Any,
+        ) -> Any:
+            given = {"encoder_attention_mask": encoder_attention_mask, **more}
+            if forgets and encoder_hidden_states is not None:
+                given[forgets] = None
+            return super().forward(
+                input_ids=input_ids, encoder_hidden_states=encoder_hidden_states, **given
+            )
+
+    Forgets.forward.__signature__ = inspect.signature(kind.forward)
+    subject = pretrained(Forgets(made.model.config), "forgets", causal=True)
+    broken = {v.law: v.detail for v in check(subject, laws=("agreement", "streaming"))}
+    for law, words in (
+        ("agreement", "with other states in the padding of the encoder output 0 of row 0"),
+        ("streaming", "with the states of an encoder output"),
+    ):
+        wrong = (
+            forgets == {"agreement": "encoder_attention_mask", "streaming": "past_key_values"}[law]
+        )
+        assert broken[law].startswith("with the states of an encoder ") is wrong, broken[law]
+        assert (words in broken[law]) is wrong, broken[law]
 
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")

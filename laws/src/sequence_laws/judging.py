@@ -151,13 +151,20 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
 
 
 def kept(subject: Subject, name: str, law: Law) -> str:
-    """What a law found, of a subject as it is called and then by each of its plain calls.
+    """What a law found, of a subject as it is called, with each of its contexts, and by each of its
+    plain calls.
 
     Raises:
         LawBroken: it is broken. BrokenByDefault: it is by a plain call alone.
         Inapplicable: it was not judged.
     """
     detail = law(subject)
+    for words, other in subject.contexts() if name in WITH_CONTEXT else ():
+        try:
+            law(other)
+        except LawBroken as broken:
+            raise LawBroken(f"{words} {broken.finding}", broken.reproduction) from broken
+        detail += f"; also {words}"
     for call in subject.called_plainly:
         if name not in call.laws and not (name in BY_OUTPUTS and differs(subject, call.subject)):
             continue
@@ -177,6 +184,8 @@ def kept(subject: Subject, name: str, law: Law) -> str:
     return detail
 
 
+WITH_CONTEXT = ("causality", "streaming", "padding", "batch", "agreement")
+"""laws that are tried with each context"""
 BY_OUTPUTS = ("causality", "batch", "lengths", "determinism")
 """laws that a plain call cannot break while its outputs are those of the call that a law makes"""
 

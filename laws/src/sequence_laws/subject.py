@@ -54,6 +54,11 @@ class Subject(Call):
         self._bounds: dict[tuple[int, ...], float] = {}
         self._copies: dict[bool, nn.Module] = {}
 
+    def contexts(self) -> Iterator[tuple[str, Self]]:
+        """The model with what else it may read next to its inputs (states of an encoder), the same
+        for every row, with words for each."""
+        return iter(())
+
     def encodings(self) -> Iterator[tuple[str, Self]]:
         """The model called with the same inputs in another form, with words for each."""
         return iter(())
@@ -80,6 +85,8 @@ class Subject(Call):
         """The same, which remembers nothing of how its model was."""
         other = copy.copy(self)
         other._bounds, other._copies = {}, {}
+        for name in ("called_plainly", "implementations"):  # subjects of their own
+            vars(other).pop(name, None)
         return other
 
     def objective(self, model: nn.Module, x: Tensor) -> Tensor:

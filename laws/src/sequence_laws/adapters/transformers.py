@@ -52,6 +52,8 @@ class PreTrained(Subject):
     """what a cache is called, once one came back"""
     keeps = False
     """whether a pass keeps a cache, as by default, where ``use_cache`` is taken"""
+    states: Tensor | None = None
+    """(n, d) of an encoder that every row reads, of which the last two are padding"""
     embeds = False
     """whether it is given the embeddings of its tokens"""
     bare = False
@@ -103,6 +105,7 @@ class PreTrained(Subject):
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         real = self.real_code(x, padding_mask)
+        given = f", **encoded(len({x}))" if self.states is not None else ""
         cache = "" if self.keeps or "use_cache" not in self.words else ", use_cache=False"
         mask = "" if real is None else f", attention_mask={real}.long()"
         if padding_mask is not None and "position_ids" in self.words and not self.bare:
@@ -110,11 +113,10 @@ class PreTrained(Subject):
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = f"{x}.where({padding_mask}, {self.padding_token})"
         if self.embeds:
-            return (
-                f"model(inputs_embeds=model.get_input_embeddings()({x}){cache}{mask}){self.place}"
-            )
+            given = f", inputs_embeds=model.get_input_embeddings()({x}){given}"
+            return f"model({given[2:]}{cache}{mask}){self.place}"
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
-        return f"model({word}={x}{cache}{mask}){self.place}"
+        return f"model({word}={x}{given}{cache}{mask}){self.place}"
 
     def _reads(self, model: Any, x: Tensor) -> dict[str, Any]:
         if self.embeds:
@@ -123,6 +125,9 @@ class PreTrained(Subject):
             given = {"input_ids" if self.inputs.vocabulary is not None else "inputs_embeds": x}
         if "use_cache" in self.words and not self.keeps:
             given["use_cache"] = False
+        if self.states is not None:
+            given["encoder_hidden_states"] = self.states.to(model.dtype).repeat(len(x), 1, 1)
+            given["encoder_attention_mask"] = states_mask(self.states).expand(len(x), -1)
         return {**given, **self._told(self.real(x, None))}
 
     def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
@@ -250,10 +255,48 @@ class PreTrained(Subject):
                 other.build = (*self.build, f"model.set_attn_implementation({way!r})")
             yield f"attention {way}", other
 
+    def contexts(self) -> Iterator[tuple[str, Self]]:
+        """With the states of an encoder, where it reads such."""
+        if not {"encoder_hidden_states", "encoder_attention_mask"} <= self.words:
+            return
+        config: Any = copy.deepcopy(self.model.config)
+        model, build = self.model, self.build
+        if getattr(config, "add_cross_attention", True) is False:
+            config.add_cross_attention = True
+            torch.manual_seed(0)
+            try:
+                model = type(model)(config)
+            except Exception:  # it has the word, and no such layers
+                return
+            at = next(n for n, line in enumerate(build) if line.startswith("model"))
+            build = (*build[:at], "config.add_cross_attention = True", *build[at:])
+        width = config.get_text_config().hidden_size
+        drawn = f"torch.randn(7, {width}, generator=torch.Generator().manual_seed(2))"
+        states = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
+        build = (
+            *build,
+            f"states = {drawn}.double()",
+            "real = (torch.arange(7) < 5).long()",
+            "encoded = lambda n: {'encoder_hidden_states': states.repeat(n, 1, 1),",
+            "                     'encoder_attention_mask': real.expand(n, -1)}",
+        )
+        other = self.otherwise(model=model.eval(), states=states, build=build, make=None)
+        yield "with the states of an encoder", other
+
     def encodings(self) -> Iterator[tuple[str, Self]]:
-        """From embeddings."""
+        """From embeddings; with other states in the padding of an encoder."""
+        if self.states is not None:
+            changed = self.states + 3 * (1 - states_mask(self.states))[:, None]
+            build = (*self.build, "states = states + 3 * (1 - real)[:, None]")
+            words = "with other states in the padding of the encoder"
+            yield words, self.otherwise(states=changed, build=build)
         if "inputs_embeds" in self.words and self.inputs.vocabulary is not None:
             yield "from inputs_embeds", self.otherwise(embeds=True)
+
+
+def states_mask(states: Tensor) -> Tensor:
+    """(n,), 1 at states of an encoder that are no padding."""
+    return (torch.arange(len(states)) < len(states) - 2).long()
 
 
 def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
