@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from sequence_laws import artefacts, behaviour, causality, compiling, rows, stre
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
-from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.foreign import FAILURES, describe, needs_cuda, one_process, source
+from sequence_laws.quick import QUICK
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import (
     BROKEN,
@@ -74,6 +75,7 @@ def check(
     inputs: Tensor | None = None,
     claims: str | float | None = None,
     name: str | None = None,
+    depth: Literal["quick", "usual", "deep"] = "usual",
 ) -> Checked:
     """Every law that applies to a live module, tried on copies of it.
 
@@ -88,14 +90,22 @@ def check(
             channels of features, or a batch of its own.
         claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.
         name: of the model in messages (default: its class).
+        depth: how far laws look: "quick" (one look of each of five laws), "usual", or "deep".
 
     Raises:
         ConfigError: a law that there is not, or inputs that cannot be guessed.
     """
-    laws = known_laws(laws)
+    laws = laws_of(depth, laws)
     claim = known_claim(claims, laws)
     reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
-    return Checked(judge(subject_of(model, name, causal=causal, **reads), laws, claim))
+    subject = subject_of(model, name, causal=causal, **reads)
+    subject.depth = depth
+    return Checked(judge(subject, laws, claim))
+
+
+def laws_of(depth: str, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of laws that are tried at a `Subject.depth`."""
+    return known_laws(names, QUICK if depth == "quick" else LAWS)
 
 
 def known_laws(names: Sequence[str], known: Iterable[str] = LAWS) -> tuple[str, ...]:
@@ -126,6 +136,7 @@ def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> 
     """Each verdict as it is known."""
     for name in laws:
         law = LAWS[name] if name != "cost" else lambda s: costs.cost(s, claim)
+        law = QUICK[name] if subject.depth == "quick" else law
         yield judged(subject, name, law)
 
 
@@ -135,7 +146,9 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
     status: Status = "held"
     code = ""
     try:
-        with one_thread(), contextlib.redirect_stdout(sys.stderr):
+        if name in subject.exempts:
+            raise Inapplicable(subject.exempts[name])
+        with one_thread(), contextlib.redirect_stdout(sys.stderr), one_process():
             detail = kept(subject, name, law)
     except LawBroken as broken:
         status = "failed_by_default" if isinstance(broken, BrokenByDefault) else "failed"
@@ -146,7 +159,11 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
         if is_ours(error):
             raise
         status, detail = "failed", f"it fails: {describe(error)}"
-    return LawResult(subject.name, name, status, detail, time.perf_counter() - start, code)
+        if asks := needs_cuda(error):
+            status, detail = "undecided", asks
+    place = source(type(subject.model)) if status in BROKEN else ""
+    took = time.perf_counter() - start
+    return LawResult(subject.name, name, status, detail, took, code, place)
 
 
 def kept(subject: Subject, name: str, law: Law) -> str:
@@ -157,7 +174,7 @@ def kept(subject: Subject, name: str, law: Law) -> str:
         Inapplicable: it was not judged.
     """
     detail = law(subject)
-    for call in subject.called_plainly:
+    for call in subject.called_plainly if subject.depth != "quick" else ():
         if name not in call.laws and not (name in BY_OUTPUTS and differs(subject, call.subject)):
             continue
         finding, code = "", ""
