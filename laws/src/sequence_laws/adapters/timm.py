@@ -5,6 +5,7 @@ patches are one: of these the outputs are what `forward_features` gives for each
 tried as the models of sequences that they are, of any length.
 """
 
+import re
 from types import MappingProxyType
 from typing import Any
 
@@ -17,31 +18,22 @@ from sequence_laws.subject import Subject
 
 SIDE, PATCH = 4, 8
 """patches a side of a picture; pixels a side of a patch"""
-VIT = "depth=2, num_heads=4, embed_dim=32"
-MIXER = "num_blocks=2, embed_dim=32"
-MODELS = {
-    "vit_tiny_patch16_224": VIT,
-    "vit_relpos_small_patch16_224": VIT,
-    "vit_small_patch16_rope_224": VIT,
-    "vit_wee_patch16_reg1_gap_256": VIT,
-    "deit_tiny_patch16_224": VIT,
-    "deit_tiny_distilled_patch16_224": VIT,
-    "deit3_small_patch16_224": VIT,
-    "flexivit_small": VIT,
-    "beit_base_patch16_224": VIT,
-    "beitv2_base_patch16_224": VIT,
-    "eva02_tiny_patch14_224": VIT,
-    "eva_large_patch14_196": VIT,
-    "cait_xxs24_224": VIT,
-    "xcit_nano_12_p16_224": VIT,
-    "convit_tiny": VIT,
-    "mixer_s16_224": MIXER,
-    "gmixer_24_224": MIXER,
-    "resmlp_12_224": MIXER,
-    "gmlp_ti16_224": MIXER,
+SIZES = f"img_size={SIDE * PATCH}, patch_size={PATCH}, embed_dim=32, num_classes=0"
+VIT = (
+    *("vit_tiny_patch16_224", "vit_relpos_small_patch16_224", "vit_small_patch16_rope_224"),
+    *("vit_wee_patch16_reg1_gap_256", "flexivit_small", "deit_tiny_patch16_224"),
+    *("deit_tiny_distilled_patch16_224", "deit3_small_patch16_224", "beit_base_patch16_224"),
+    *("beitv2_base_patch16_224", "eva02_tiny_patch14_224", "eva_large_patch14_196"),
+    *("cait_xxs24_224", "xcit_nano_12_p16_224"),
+)
+MIXERS = {
+    "mixer": "",
+    "gmixer": ", mlp_ratio=(1.0, 4.0), mlp_layer=mixers.GluMlp, act_layer=mixers.nn.SiLU",
+    "resmlp": ", mlp_ratio=4, block_layer=mixers.ResBlock, norm_layer=mixers.Affine",
+    "gmlp": ", mlp_ratio=6, block_layer=mixers.SpatialGatingBlock, mlp_layer=mixers.GatedMlp",
 }
-"""model -> what makes it small"""
-BLOCKS = ("vit_tiny_patch16_224", "deit3_small_patch16_224", "beit_base_patch16_224")
+"""what the functions that make them small do not let through"""
+BLOCKS = ("vit_tiny_patch16_224", "deit3_small_patch16_224")
 """models whose blocks read sequences of any length; those of others are made for one"""
 
 
@@ -49,9 +41,10 @@ class Pictures(Subject):
     """A model of pictures, of one size."""
 
     exempts = MappingProxyType(
-        {"lengths": "its pictures have one size, and so one number of patches"}
+        dict.fromkeys(("lengths", "cost"), "its pictures have one size: one number of patches")
     )
-    place = ""
+    idle = re.compile("fc_norm|cls_|blocks_token_only")
+    idles = "read what is pooled for a class"
 
     def __init__(self, model: nn.Module, name: str, **known: Any) -> None:
         inputs = Inputs(width=3 * PATCH**2)
@@ -80,20 +73,23 @@ def pictures(x: Tensor) -> Tensor:
 def subject(name: str) -> Subject:
     """A model, or the blocks of one."""
     model, _, part = name.partition(" ")
-    sizes = f"{MODELS[model]}, img_size={SIDE * PATCH}, patch_size={PATCH}, num_classes=0"
-    lines = ["import timm", f"model = timm.create_model({model!r}, {sizes})"]
+    if model in MIXERS:
+        made = f"mixers.MlpMixer({SIZES}, num_blocks=2{MIXERS[model]})"
+        lines = ["from timm.models import mlp_mixer as mixers", f"model = {made}"]
+    else:
+        made = f"timm.create_model({model!r}, {SIZES}, depth=2, num_heads=4)"
+        lines = ["import timm", f"model = {made}"]
     if part:
-        lines.insert(1, "from torch import nn")
-        lines[-1] = lines[-1].replace("= timm", "= nn.Sequential(*timm") + ".blocks)"
+        lines = ["import timm", "from torch import nn", f"model = nn.Sequential(*{made}.blocks)"]
         return written(name, lines, causal=False, width=32)
     return written(name, ["from sequence_laws.adapters.timm import pictures", *lines], Pictures)
 
 
 def groups() -> dict[str, list[str]]:
-    """All of `MODELS`, and blocks."""
+    """All models, and blocks."""
     import timm  # noqa: F401
 
-    return {"all": [*MODELS, *(f"{name} blocks" for name in BLOCKS)]}
+    return {"all": [*VIT, *MIXERS, *(f"{name} blocks" for name in BLOCKS)]}
 
 
 LIBRARY = Library("timm", groups, subject, ("timm", "torchvision"), ("timm",))
