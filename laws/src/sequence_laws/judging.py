@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, compiling, rows, streaming
+from sequence_laws import artefacts, behaviour, causality, rows, streaming
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
@@ -27,6 +27,15 @@ from sequence_laws.verdict import (
 )
 
 Law = Callable[[Subject], str]
+
+
+def compiles(subject: Subject) -> str:
+    """`sequence_laws.compiling.compiles`, with the compiler, which takes seconds to import."""
+    from sequence_laws import compiling
+
+    return compiling.compiles(subject)
+
+
 LAWS: dict[str, Law] = {
     "causality": causality.causality,
     "streaming": streaming.streaming,
@@ -39,7 +48,7 @@ LAWS: dict[str, Law] = {
     "order": behaviour.order,
     "determinism": behaviour.determinism,
     "saving": artefacts.saving,
-    "compiles": compiling.compiles,
+    "compiles": compiles,
     "cost": costs.cost,
 }
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from sequence_laws.adapters import subject_of
 from sequence_laws.adapters.hugging_face import hugging_face
@@ -104,6 +105,18 @@ def _made(name: str, sizes: Mapping[str, int] | None, **known: Any) -> Subject:
     return subject_of(model, attribute, build=build, make=again, **known)
 
 
+class _Undrawn(TorchFunctionMode):
+    """No random numbers are drawn, for which torch would import its compiler on ``meta``."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        draws = getattr(func, "__module__", "") == "torch.nn.init"
+        if draws or getattr(func, "__name__", "") in ("normal_", "uniform_"):
+            return (*args, *(kwargs or {}).values())[0]
+        return func(*args, **(kwargs or {}))
+
+
 def check_size(name: str, make: Callable[[], nn.Module]) -> None:
     """Refuse a model that does not fit into the memory that is free, with its copies in float64.
 
@@ -111,7 +124,7 @@ def check_size(name: str, make: Callable[[], nn.Module]) -> None:
         ResourceError: both sizes.
     """
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             made = make()
             every = [*made.parameters(), *made.buffers()]
     except FAILURES:  # code that looks at numbers, or that will fail again
