@@ -69,7 +69,7 @@ def markdown(board: dict[str, Any]) -> str:
 def _broken(board: dict[str, Any]) -> Iterator[str]:
     """What is broken, by cause, and causes of nothing that is."""
     found: list[list[str]] = [[] for _ in board["causes"]]
-    alone = []
+    alone: list[str] = []
     for one in board["models"]:
         for law, cell in one["cells"].items():
             if cell["status"] not in BROKEN:

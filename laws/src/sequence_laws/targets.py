@@ -27,7 +27,7 @@ from sequence_laws.foreign import FAILURES, describe, needs_cuda, offline, one_p
 from sequence_laws.libraries import libraries, loaded
 from sequence_laws.memory import check_memory
 from sequence_laws.named import named
-from sequence_laws.subject import Subject
+from sequence_laws.subject import YOURS, Subject
 
 OFFLINE = ("couldn't connect to", "HF_HUB_OFFLINE")
 """what the library of a hub says where it may not reach it"""
@@ -86,9 +86,7 @@ def _made(name: str, sizes: Mapping[str, int] | None, **known: Any) -> Subject:
         check_size(name, make)
     torch.manual_seed(0)
     model = make() if made is None else made
-    if isinstance(model, Subject):
-        return subject_of(model, **known)
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, nn.Module | Subject):
         raise ConfigError(
             f"'{name}' gives a {type(model).__name__}, which is no model: expected a "
             "torch.nn.Module, or a class or function that makes one"
@@ -101,6 +99,11 @@ def _made(name: str, sizes: Mapping[str, int] | None, **known: Any) -> Subject:
     build = [f"from {importable} import {attribute}", f"model = {attribute}{call}"]
     if in_file:
         build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
+    if isinstance(model, Subject):
+        subject = subject_of(model, attribute, **known)
+        if subject.build == YOURS:
+            subject.build = (*build[:-1], f"{build[-1]}.model")
+        return subject
     again = None if made is not None else make
     return subject_of(model, attribute, build=build, make=again, **known)
 

@@ -94,7 +94,7 @@ def _class(library: Any, name: str, trust: bool) -> tuple[Any, dict[str, Any] | 
             from transformers.dynamic_module_utils import get_class_from_dynamic_module as load
 
             words = ("AutoModelForCausalLM", "AutoModelForMaskedLM", "AutoModel")
-            kind = load(next(own[word] for word in words if word in own), str(folder))
+            kind: Any = load(next(own[word] for word in words if word in own), str(folder))
             kind.config_class = type(config)
             return kind, config.to_dict()
         named = (config.architectures or [writing.get(config.model_type)])[0]
