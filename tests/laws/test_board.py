@@ -144,6 +144,7 @@ def statuses(board: dict[str, Any]) -> dict[str, list[str]]:
 WRONG = {
     "Wants": "wants colour: name a function",
     "Exits": "cannot be made: .*in Exits.forward: the program was ended .SystemExit: 3.",
+    "Forks": "in Forks.forward: RuntimeError: it forks a process, which nothing that is checked",
     "Large": "100,000,000,000,280 parameters and .* needs at least .* are free",
     "Downloads": "downloads, which .*: nothing is downloaded here .from models.example.com.",
     "AsksForCuda": r"its code needs CUDA \(.*mine.py, line 76\): check it on a machine with a GPU",
@@ -160,7 +161,6 @@ def test_each_model_of_a_file_has_a_verdict_of_each_law(folder: Path) -> None:
         "Leaks": ["failed", "held", "held"],
         "Prints": ["held", "held", "held"],
         "Dies": ["held", "failed", "held"],
-        "Forks": ["held", "held", "held"],
         "NoWayBack": ["failed", "held", "failed"],
         "AsksInTraining": ["undecided", "held", "undecided"],
         "made": ["exempt", "held", "held"],

@@ -7,6 +7,7 @@ import os
 import re
 import socket
 import sysconfig
+import threading
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -70,13 +71,21 @@ def needs_cuda(error: BaseException | None) -> str:
 
 @contextlib.contextmanager
 def one_process() -> Iterator[None]:
-    """A block after which a process that was forked in it is ended."""
-    here = os.getpid()
+    """A block that forks no process, of which each would go on with what this one does."""
+    before, here = getattr(os, "fork", None), threading.get_ident()
+
+    def refused() -> int:
+        if before is not None and threading.get_ident() != here:
+            return before()
+        raise RuntimeError("it forks a process, which nothing that is checked may do")
+
+    if before is not None:
+        os.fork = refused
     try:
         yield
     finally:
-        if os.getpid() != here:
-            os._exit(1)
+        if before is not None:
+            os.fork = before
 
 
 @contextlib.contextmanager
