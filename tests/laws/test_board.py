@@ -102,7 +102,7 @@ class AsksForCuda(Right):
 class AsksInTraining(Right):
     def forward(self, x):
         y = super().forward(x)
-        return y + torch.zeros(1, device="cuda").cpu() if torch.is_grad_enabled() else y
+        return y + torch.zeros(1, device="cuda").cpu() if self.training else y
 
 def made():
     return subject_of(Leaks(), causal=False)
@@ -119,7 +119,6 @@ class NoModel:
 held = Right()
 """
 TRIED = ["causality", "batch", "gradients"]
-BUILT = "it is made, and read"
 
 
 @pytest.fixture(scope="module")
@@ -145,9 +144,9 @@ WRONG = {
     "Wants": "wants colour: name a function",
     "Exits": "cannot be made: .*in Exits.forward: the program was ended .SystemExit: 3.",
     "Forks": "in Forks.forward: RuntimeError: it forks a process, which nothing that is checked",
-    "Large": "100,000,000,000,280 parameters and .* needs at least .* are free",
+    "Large": "100,000,000,000,272 parameters and .* needs at least .* are free",
     "Downloads": "downloads, which .*: nothing is downloaded here .from models.example.com.",
-    "AsksForCuda": r"its code needs CUDA \(.*mine.py, line 76\): check it on a machine with a GPU",
+    "AsksForCuda": r"its code needs CUDA \(.*mine.py, line 72\): check it on a machine with a GPU",
 }
 
 
@@ -161,8 +160,8 @@ def test_each_model_of_a_file_has_a_verdict_of_each_law(folder: Path) -> None:
         "Leaks": ["failed", "held", "held"],
         "Prints": ["held", "held", "held"],
         "Dies": ["held", "failed", "held"],
-        "NoWayBack": ["failed", "held", "failed"],
-        "AsksInTraining": ["undecided", "held", "undecided"],
+        "NoWayBack": ["held", "held", "failed"],
+        "AsksInTraining": ["held", "undecided", "held"],
         "made": ["exempt", "held", "held"],
     }
     assert statuses(found) == other | {name: ["not_built"] * 3 for name in WRONG}
@@ -173,7 +172,7 @@ def test_each_model_of_a_file_has_a_verdict_of_each_law(folder: Path) -> None:
         assert models[name]["cells"]["batch"]["detail"] == models[name]["not_built"]
     assert models["Dies"]["cells"]["batch"]["detail"] == "its process ended with 0"
     assert "no way back" in models["NoWayBack"]["cells"]["gradients"]["detail"]
-    assert "needs CUDA" in models["AsksInTraining"]["cells"]["gradients"]["detail"]
+    assert "needs CUDA" in models["AsksInTraining"]["cells"]["batch"]["detail"]
     assert models["Right"]["versions"].keys() == {"sequence-laws", "torch"}
     assert all(cell["detail"] for one in found["models"] for cell in one["cells"].values())
     program = models["Leaks"]["cells"]["causality"]["program"]
@@ -208,7 +207,7 @@ def test_a_board_continues_with_what_it_lacks(
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     results = [*run([f"{file}:all"], tmp_path, TRIED, seconds=9, jobs=1, before=folder)]
     assert sorted(called) == [("Leaks", ["batch", "gradients"]), ("Right", TRIED)]
-    assert len(results) == 5 + 3 * (len(read(folder)["models"]) - 5)
+    assert len(results) == len(WRONG) + 3 * (len(read(folder)["models"]) - len(WRONG))
     assert statuses(read(tmp_path)) == statuses(read(folder))
     assert not part.exists()
 
@@ -463,7 +462,7 @@ def test_the_members_are_a_library() -> None:
     assert len(names) >= 46
     verdicts = {
         one.law: one.status
-        for one in check(library.subject("mlp-mixer"), laws=["batch", "causality"])
+        for one in check(library.subject("aft-full"), laws=["batch", "causality"])
     }
     assert verdicts["batch"] == "held"
     subject = library.subject("attention")
@@ -471,13 +470,12 @@ def test_the_members_are_a_library() -> None:
     assert library.versions["everyformer"]
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch, of nested tensors
 @pytest.mark.parametrize("name", torch_layers.MODELS)
 def test_layers_of_torch_are_called_as_they_are_meant(name: str) -> None:
     subject = loaded("torch").subject(name)
-    assert (
-        subject.causal == (name.endswith("causal") or name.startswith(("RNN", "GRU", "LSTM")))
-        or name == "GRU both ways"
-    )
+    one_way = name.endswith("causal") or name.startswith(("RNN", "GRU", "LSTM"))
+    assert subject.causal == (one_way and not name.endswith("both ways"))
     found = {one.law: one for one in check(subject, depth="quick")}
     assert {one.status for one in found.values()} <= {"held", "exempt"}
     assert found["batch"].status == "held"

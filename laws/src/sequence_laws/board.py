@@ -256,7 +256,8 @@ def read(path: Path) -> dict[str, Any]:
     """
     files = [file for file in path.glob("*/*.json") if not file.name.startswith(".")]
     if not files:
-        return read_json(path / "board.json" if path.is_dir() else path)
+        known = read_json(path / "board.json" if path.is_dir() else path)
+        return {**known, "causes": causes(path) or known["causes"]}
     from sequence_laws.judging import LAWS
 
     entries = sorted((Entry.read(file) for file in files), key=lambda e: (e.library, e.model))

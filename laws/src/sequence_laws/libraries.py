@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 import sequence_laws
-from sequence_laws.errors import LawsError, PluginError, unknown
+from sequence_laws.errors import ConfigError, LawsError, unknown
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.subject import Subject
 
@@ -79,7 +79,7 @@ def chosen(target: str) -> tuple[Library, list[str]]:
 
     Raises:
         UnknownNameError: there is no such library, or it has no such model.
-        PluginError: it cannot be imported.
+        ConfigError: it cannot be imported.
     """
     name, _, word = target.rpartition(":")
     try:
@@ -88,7 +88,7 @@ def chosen(target: str) -> tuple[Library, list[str]]:
     except LawsError:
         raise
     except FAILURES as error:
-        raise PluginError(
+        raise ConfigError(
             f"the library '{name}' cannot be imported ({describe(error)}): install it, or leave "
             f"out {target}"
         ) from error
