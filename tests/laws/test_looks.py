@@ -112,7 +112,7 @@ def test_cost_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch
     assert found.detail.endswith("from 16 to 32")
 
 
-@pytest.mark.parametrize("name", (*IMPORTS, *OF_TRANSFORMERS))
+@pytest.mark.parametrize("name", [*IMPORTS, *OF_TRANSFORMERS])
 def test_processes_of_a_sweep_share_modules_that_there_are(name: str) -> None:
     """A name that cannot be imported would be left out without a word, and cost seconds a class."""
     if name.startswith("transformers"):
