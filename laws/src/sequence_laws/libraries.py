@@ -82,6 +82,8 @@ def chosen(target: str) -> tuple[Library, list[str]]:
         ConfigError: it cannot be imported.
     """
     name, _, word = target.rpartition(":")
+    if not name:
+        raise ConfigError(f"'{target}' names no models: write LIBRARY:all or FILE.py:all")
     try:
         library = loaded(name)
         groups = library.groups()
