@@ -22,8 +22,9 @@ from sequence_laws.board import VERSION, Entry, read, run
 from sequence_laws.command import main
 from sequence_laws.errors import ConfigError, PluginError, UnknownNameError
 from sequence_laws.judging import LAWS, check
-from sequence_laws.libraries import Library, chosen, loaded
+from sequence_laws.libraries import Library
 from sequence_laws.pages import WORDS, markdown, page, write_pages
+from sequence_laws.targets import chosen, loaded
 from sequence_laws.verdict import LawResult
 
 FILE = """

@@ -20,7 +20,7 @@ from typing import Any
 
 from sequence_laws.children import each
 from sequence_laws.errors import ConfigError, LawsError
-from sequence_laws.libraries import chosen, loaded
+from sequence_laws.targets import chosen, loaded, target
 from sequence_laws.verdict import LawResult, Status, ended_with, write_whole
 
 VERSION = 1
@@ -171,9 +171,9 @@ def begin(targets: Sequence[str], folder: Path, before: Path | None) -> dict[Pat
         part.unlink()
     entries: dict[Path, Entry] = {}
     today = datetime.datetime.now(datetime.UTC).date().isoformat()
-    for target in targets:
-        library, models = chosen(target)
-        versions, source = library.versions, target.rpartition(":")[0]
+    for name in targets:
+        library, models = chosen(name)
+        versions, source = library.versions, name.rpartition(":")[0]
         for path in folder.glob(f"{library.name}/*.json"):
             require(Entry.read(path), versions, folder)
         for model in models:
@@ -208,7 +208,6 @@ def require(entry: Entry, versions: dict[str, str], folder: Path) -> None:
 def judge_one(entry: Entry, path: str, laws: Sequence[str]) -> int:
     """Judge one model by the laws that were not tried; its process does nothing else."""
     from sequence_laws.judging import judge
-    from sequence_laws.targets import target
 
     if hasattr(signal, "SIGINT"):
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the board ends its processes itself

@@ -22,11 +22,11 @@ from sequence_laws.adapters import subject_of
 from sequence_laws.adapters.hugging_face import hugging_face
 from sequence_laws.adapters.plain import UnreadError
 from sequence_laws.adapters.small_configs import SMALL
-from sequence_laws.errors import ConfigError, LawsError, PluginError
+from sequence_laws.errors import ConfigError, LawsError, PluginError, unknown
 from sequence_laws.foreign import FAILURES, describe, needs_cuda, offline, one_process
-from sequence_laws.libraries import libraries, loaded
+from sequence_laws.libraries import Library, libraries
 from sequence_laws.memory import check_memory
-from sequence_laws.named import named
+from sequence_laws.named import module_of, named
 from sequence_laws.subject import YOURS, Subject
 
 OFFLINE = ("couldn't connect to", "HF_HUB_OFFLINE")
@@ -183,3 +183,59 @@ def arguments(factory: Any) -> dict[str, bool]:
         return {}
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     return {p.name: p.default is p.empty for p in parameters if p.kind not in rest}
+
+
+def loaded(name: str) -> Library:
+    """The library of a name, or that of a file."""
+    if name.endswith(".py"):
+        return of_file(name)
+    if name not in libraries():
+        raise unknown("library", name, libraries())
+    library: Library = libraries()[name].load()
+    return library
+
+
+def chosen(target: str) -> tuple[Library, list[str]]:
+    """The library and those of its models that a target names, all or one.
+
+    Raises:
+        UnknownNameError: there is no such library, or it has no such model.
+        ConfigError: it cannot be imported.
+    """
+    name, _, word = target.rpartition(":")
+    if not name:
+        raise ConfigError(f"'{target}' names no models: write LIBRARY:all or FILE.py:all")
+    try:
+        library = loaded(name)
+        groups = library.groups()
+    except LawsError:
+        raise
+    except FAILURES as error:
+        raise ConfigError(
+            f"the library '{name}' cannot be imported ({describe(error)}): install it, or leave "
+            f"out {target}"
+        ) from error
+    if word not in groups and word not in groups["all"]:
+        raise unknown(f"model of {name}", word, (*groups, *groups["all"]))
+    return library, [*groups.get(word, [word])]
+
+
+def of_file(path: str) -> Library:
+    """What the classes and the functions without arguments of a file make."""
+
+    def groups() -> dict[str, list[str]]:
+        module = module_of(path)
+        own = {k: v for k, v in vars(module).items() if k[0] != "_" and _is_of(v, module)}
+        return {"all": [name for name, value in own.items() if makes(value)]}
+
+    def makes(value: Any) -> bool:
+        if inspect.isclass(value):
+            return issubclass(value, nn.Module)
+        return inspect.isfunction(value) and not any(arguments(value).values())
+
+    packages = getattr(module_of(path), "PACKAGES", ())
+    return Library(Path(path).name, groups, lambda name: target(f"{path}:{name}"), packages)
+
+
+def _is_of(value: Any, module: Any) -> bool:
+    return getattr(value, "__module__", None) == module.__name__

@@ -7,6 +7,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sequence_laws.adapters.plain import plain
+from sequence_laws.inputs import Inputs
 from sequence_laws.libraries import Library, written
 from sequence_laws.subject import Subject
 
@@ -97,12 +99,12 @@ def subject(name: str) -> Subject:
     """A layer, or the module of an operator."""
     if name in OPERATORS:
         lines = ["from sequence_laws.adapters.fla import operator", f"model = operator({name!r})"]
-        return written(name, lines, causal=True, width=WIDTH)
+        return written(name, lines, plain, given=Inputs(width=WIDTH), causal=True)
     layers = importlib.import_module("fla.layers")
     takes = inspect.signature(getattr(layers, name).__init__).parameters
     sizes = ", ".join(f"{word}={size}" for word, size in SIZES.items() if word in takes)
     lines = ["import fla.layers", f"model = fla.layers.{name}({sizes})"]
-    return written(name, lines, width=64)
+    return written(name, lines, plain, given=Inputs(width=64))
 
 
 def groups() -> dict[str, list[str]]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sequence_laws.adapters.plain import plain
 from sequence_laws.errors import ShapeError
 from sequence_laws.inputs import Inputs
 from sequence_laws.libraries import Library, written
@@ -81,7 +82,7 @@ def subject(name: str) -> Subject:
         lines = ["import timm", f"model = {made}"]
     if part:
         lines = ["import timm", "from torch import nn", f"model = nn.Sequential(*{made}.blocks)"]
-        return written(name, lines, causal=False, width=32)
+        return written(name, lines, plain, given=Inputs(width=32), causal=False)
     return written(name, ["from sequence_laws.adapters.timm import pictures", *lines], Pictures)
 
 

@@ -1,5 +1,6 @@
 """torch's own layers: attention (whose masks are False at what is real) and recurrent networks."""
 
+import re
 from typing import Any
 
 import torch
@@ -154,7 +155,8 @@ MODELS = {
 def subject(name: str) -> Subject:
     """One of `MODELS`."""
     lines = ["from torch import nn", f"model = {MODELS[name]}"]
-    return written(name, lines, causal=True if name.endswith("causal") else None)
+    kind: Any = encoder if re.search("Transformer|Attention", name) else recurrent
+    return written(name, lines, kind, causal=True if name.endswith("causal") else None)
 
 
 LIBRARY = Library("torch", lambda: {"all": [*MODELS]}, subject)
