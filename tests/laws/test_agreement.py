@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.adapters import subject_of
-from sequence_laws.adapters.transformers import hugging_face, pretrained
+from sequence_laws.adapters.hugging_face import hugging_face
+from sequence_laws.adapters.transformers import pretrained
 from sequence_laws.inputs import Inputs
 from sequence_laws.subject import Subject
 

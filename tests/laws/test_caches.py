@@ -9,7 +9,7 @@ from sequence_laws import check
 
 transformers = pytest.importorskip("transformers")
 
-from sequence_laws.adapters.transformers import hugging_face  # noqa: E402
+from sequence_laws.adapters.hugging_face import hugging_face  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
 [THEIRS] = {"cache", "past_key_values"} & {

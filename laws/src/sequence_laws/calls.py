@@ -4,7 +4,7 @@ import io
 import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +66,11 @@ class Call:
     """names of parameters that its inputs do not reach, since they read others"""
     idles: str = "read what no text gives (an encoder, pictures, sound)"
     """that in words"""
+
+    depth: Literal["quick", "usual", "deep"] = "usual"
+    """how far laws look: `quick` in one way, `deep` also where that takes long"""
+    exempts: Mapping[str, str] = MappingProxyType({})
+    """laws that do not apply to its kind, and why"""
 
     model: nn.Module
     place: str

@@ -20,6 +20,10 @@ from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
 """lengths of which a model takes some or all"""
+YOURS = ("model = ...  # yours",)
+"""lines that make a model that someone holds"""
+DEEP = (129, 257)
+"""others, of a deep look"""
 _MARKS = re.compile("window|block|chunk|bucket|span|stride|segment")
 _SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_|n_positions|seq_)")
 
@@ -49,7 +53,7 @@ class Subject(Call):
         make: Callable[[], nn.Module] | None = None,
     ) -> None:
         self.model, self.name, self.inputs, self.causal = model, name, inputs, causal
-        self.build = tuple(build) or ("model = ...  # yours",)
+        self.build = tuple(build) or YOURS
         self.place, self.make = place, make
         self._bounds: dict[tuple[int, ...], float] = {}
         self._copies: dict[bool, nn.Module] = {}
@@ -73,6 +77,11 @@ class Subject(Call):
         return [*self.plain_calls()]
 
     @functools.cached_property
+    def with_contexts(self) -> list[tuple[str, Self]]:
+        """`contexts`, made once."""
+        return [*self.contexts()]
+
+    @functools.cached_property
     def implementations(self) -> list[tuple[str, Self]]:
         """`variants`, made once."""
         return [*self.variants()]
@@ -85,7 +94,7 @@ class Subject(Call):
         """The same, which remembers nothing of how its model was."""
         other = copy.copy(self)
         other._bounds, other._copies = {}, {}
-        for name in ("called_plainly", "implementations"):  # subjects of their own
+        for name in ("called_plainly", "implementations", "with_contexts", "_look"):  # of it alone
             vars(other).pop(name, None)
         return other
 
@@ -113,7 +122,9 @@ class Subject(Call):
     @functools.cached_property
     def _lengths(self) -> list[int]:
         around = [n for mark in self.marks() for n in (mark - 1, mark, mark + 1, 2 * mark + 1)]
-        every = sorted({*TRIED, *around, *(n for n in [self.max_length()] if n and n <= 129)})
+        more = DEEP if self.depth == "deep" else ()
+        own = (n for n in [self.max_length()] if n and n <= 129)
+        every = sorted({*TRIED, *more, *around, *own})
         return self._taken(every)
 
     @functools.cached_property
