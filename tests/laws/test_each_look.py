@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, check, compiling, rows, streaming
+from sequence_laws import artefacts, behaviour, caches, causality, check, compiling, rows, streaming
 from sequence_laws.adapters import subject_of
 from sequence_laws.subject import Subject
 
@@ -324,11 +324,11 @@ LOOKS = (
     ),
     Look(
         "streaming", "rows in another order", lambda: Keeps("rows that stay"), "in the order",
-        instead(streaming, "reordered", nothing("")),
+        instead(caches, "reordered", nothing("")),
     ),
     Look(
         "streaming", "inputs taken back", lambda: Keeps("one too many"), "taken back with crop",
-        instead(streaming, "taken_back", nothing("")),
+        instead(caches, "taken_back", nothing("")),
     ),
     Look(
         "padding", "holes", lambda: Masked("all up to the last"), "(holes: ",
