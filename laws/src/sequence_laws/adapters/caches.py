@@ -44,7 +44,8 @@ def find(subject: Subject) -> Way | str:
     """
     has = parameters(subject.model)
     optional = {k: p.default for k, p in [*has.items()][1:] if p.default is not p.empty}
-    takers = [k for k, value in optional.items() if value is None and not OTHERS.search(k)]
+    empty = (k for k, value in optional.items() if value is None or value in ((), [], {}))
+    takers = [k for k in empty if not OTHERS.search(k)]
     takers.sort(key=lambda k: (k not in CACHES, not NAMED.search(k)))
     if any(p.kind is p.VAR_KEYWORD for p in has.values()):
         takers += [k for k in CACHES if k not in takers]

@@ -37,7 +37,7 @@ class Continued(Subject):
         """The place of the first input: 0, or behind that of padding, as RoBERTa has it."""
 
     @abstractmethod
-    def _reads(self, x: Tensor) -> dict[str, Any]:
+    def _reads(self, model: Any, x: Tensor) -> dict[str, Any]:
         """What it is given for inputs."""
 
     @property
@@ -55,7 +55,7 @@ class Continued(Subject):
         if self.causal:
             x, model = self.inputs.draw(1, 5), self.copy(torch.float32)
             with torch.no_grad():
-                self.cache_word = self._word(model, self._reads(x), self.call(model, x))
+                self.cache_word = self._word(model, self._reads(model, x), self.call(model, x))
         return bool(self.cache_word)
 
     @property
@@ -92,7 +92,7 @@ class Continued(Subject):
     def _fed(
         self, model: nn.Module, x: Tensor, cache: Any, told: Mapping[str, Tensor]
     ) -> tuple[Tensor, Any]:
-        takes = {**self._reads(x), "use_cache": True}
+        takes = {**self._reads(model, x), "use_cache": True}
         takes.pop("attention_mask", None)
         takes |= told
         cache = self._begun(model) if cache is None and self.begins else cache

@@ -133,28 +133,25 @@ class Plain(Subject):
     @functools.cached_property
     def _part(self) -> str | None:
         """Of which inputs a mask is given with a cache: "" of all that were read, or of the new
-        ones; that of ones with which outputs are right, else one with which there are any."""
+        ones; that of ones with which outputs are right, else all if there are outputs at all."""
         length = self.usual()
-        x, half, taken = self.widened(self.inputs.draw(2, length)), length // 2, list[str]()
-        y, real = self.exact(x)[:, half:], torch.ones(2, length, dtype=torch.bool)
+        x, half, found = self.inputs.draw(2, length), length // 2, None
+        wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
         for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
+            masks = ({str(self.mask_word): mask} for mask in (ones[:, :half], ones[:, start:]))
             try:
                 with torch.no_grad(), self.exactly():
-                    seed(0)
-                    model = self.copy()
-                    _, cache = self._fed(
-                        model, x[:, :half], None, {str(self.mask_word): real[:, :half]}
-                    )
-                    result, _ = self._fed(
-                        model, x[:, half:], cache, {str(self.mask_word): real[:, start:]}
-                    )
-                    off = (self.outputs(result, x[:, half:]) - y).abs().max()
+                    model, cache = self.copy(), None
+                    for piece, given in zip((wide[:, :half], wide[:, half:]), masks, strict=True):
+                        seed(0)
+                        y, cache = self._fed(model, piece, cache, given)
+                    off = (self.outputs(y, x[:, half:]) - self.exact(x)[:, half:]).abs().max()
             except FAILURES:  # whatever it says of another mask
                 continue
             if float(off) <= self.bound(x):
                 return part
-            taken.append(part)
-        return taken[0] if taken else None
+            found = "" if part == "" else found
+        return found
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.

@@ -70,7 +70,7 @@ class PreTrained(Continued):
         """One pass without a cache; positions count what is real."""
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = x.where(padding_mask, self.padding_token)
-        return model(**{**self._reads(x), **self._told(padding_mask)})
+        return model(**{**self._reads(model, x), **self._told(padding_mask)})
 
     def plain_calls(self) -> Iterator[PlainCall]:
         """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
@@ -108,7 +108,7 @@ class PreTrained(Continued):
             x = f"{x}.where({padding_mask}, {self.padding_token})"
         return f"model({word}={x}{cache}{mask}){self.place}"
 
-    def _reads(self, x: Tensor) -> dict[str, Any]:
+    def _reads(self, model: Any, x: Tensor) -> dict[str, Any]:
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
         given: dict[str, Any] = {word: x}
         if "use_cache" in self.words and not self.keeps:
@@ -135,7 +135,7 @@ class PreTrained(Continued):
         model, x = self.copy(), self.inputs.draw(1, 5)
         places = torch.arange(5)[None]
         with torch.no_grad(), doubled():  # it may be asked where that is so
-            y = first(model(**self._reads(x)))
+            y = first(model(**self._reads(model, x)))
             starts = (
                 n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
             )
@@ -145,7 +145,7 @@ class PreTrained(Continued):
         """Its ``loss``."""
         if "labels" not in self.words:
             return super().loss(model, x, labels, padding_mask)
-        given = {**self._reads(x), **self._told(padding_mask)}
+        given = {**self._reads(model, x), **self._told(padding_mask)}
         return loss_in(model(**given, labels=labels))
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
@@ -154,7 +154,7 @@ class PreTrained(Continued):
         return self._placed(model, x, torch.arange(x.shape[1]) - before)
 
     def _placed(self, model: nn.Module, x: Tensor, places: Tensor) -> Any:
-        return model(**self._reads(x), position_ids=places)
+        return model(**self._reads(model, x), position_ids=places)
 
     def packed_code(self) -> str:
         """The Python of it."""
