@@ -158,12 +158,18 @@ class Continued(Subject):
         return self._feed_code(", padding_mask", told, x)
 
     def static(self, length: int) -> Self:
-        """The same with a `StaticCache`, where a `DynamicCache` comes back."""
+        """The same with a `StaticCache`, where a `DynamicCache` comes back.
+
+        Raises:
+            Inapplicable: its class denies that it takes one.
+        """
         with torch.no_grad(), self.exactly():
             x = self.widened(self.inputs.draw(1, 2))
             _, cache = self.feed(self.copy(), x, None)
         if type(cache) is not getattr(_library(), "DynamicCache", None):
             raise Inapplicable("")
+        if not getattr(self.model, "_can_compile_fullgraph", True):
+            raise Inapplicable("its class claims no static cache")
         other = copy.copy(self)
         other.begins = "StaticCache", {"max_cache_len": length}
         return other

@@ -91,7 +91,7 @@ class Plain(Subject):
     ) -> tuple[Tensor, Any]:
         if isinstance(self.way, str):
             raise Inapplicable(self.way)
-        word, asks, back = self.way
+        word, asks, _, back = self.way
         result = model(x, **({} if cache is None else {word: cache}), **asks, **given)
         after = beside(result)
         if back not in after:
@@ -103,14 +103,16 @@ class Plain(Subject):
         """The Python of it."""
         if isinstance(self.way, str):
             return []
-        word, asks, back = self.way
+        word, asks, outputs, back = self.way
         flags = "".join(f", {flag}=True" for flag in asks)
         mask = f", {self.mask_word}=padding_mask{self._part}" if masked else ""
         given = ", padding_mask" * masked
+        none = getattr(parameters(self.model).get(word), "default", None)
+        begun = "cache" if none is None else f"{none!r} if cache is None else cache"
         return [
             f"def feed(x, cache{given}):",
-            f"    result = model(x, {word}=cache{flags}{mask})",
-            f"    return result{self.place}, result{back}",
+            f"    result = model(x, {word}={begun}{flags}{mask})",
+            f"    return result{outputs}, result{back}",
         ]
 
     def feed_masked(
