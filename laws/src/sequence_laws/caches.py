@@ -311,6 +311,8 @@ def padded(subject: Subject) -> str:
     length = subject.usual()
     if not subject.streams or "left" not in subject.masks or length < 7:
         raise Inapplicable("")
+    if not subject.feeds_masks:
+        raise Inapplicable("no mask is taken with its cache")
     x, padding_mask, half = subject.inputs.draw(2, length), real(length, "left"), length // 2
     try:
         expected = subject.exact(x, padding_mask)[1:, 2:]

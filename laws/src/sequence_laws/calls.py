@@ -40,6 +40,8 @@ class Call:
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
     streams: bool = False
     """whether `feed` continues a cache"""
+    feeds_masks: bool = False
+    """whether `feed_masked` does, with a mask"""
     packs: str = ""
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
@@ -122,12 +124,8 @@ class Call:
         self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
     ) -> tuple[Tensor, Any]:
         """`feed` of rows in which something is padding: ``padding_mask`` (B, past + L) is of all
-        that was read and of ``x``.
-
-        Raises:
-            Inapplicable: no mask is taken with a cache.
-        """
-        raise Inapplicable("no mask is given with a cache")
+        that was read and of ``x``."""
+        raise NotImplementedError
 
     def feed_masked_code(self) -> list[str]:
         """The Python of it: lines that define ``feed(x, cache, padding_mask)``."""

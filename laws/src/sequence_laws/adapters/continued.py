@@ -21,6 +21,7 @@ class Continued(Subject):
 
     begins: tuple[str, dict[str, int]] | None = None
     """class and sizes of a first cache that is given to it"""
+    feeds_masks = True
     cache_word = ""
     """what a cache is called, once one came back"""
     bare = False

@@ -118,15 +118,14 @@ class Plain(Subject):
     def feed_masked(
         self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
     ) -> tuple[Tensor, Any]:
-        """As `feed`, with a mask of all that was read, or of what is new, as the model takes it.
-
-        Raises:
-            Inapplicable: it takes neither.
-        """
-        if self._part is None:
-            raise Inapplicable("no mask is taken with its cache")
+        """As `feed`, with a mask of all that was read, or of what is new, as the model takes it."""
         part = padding_mask[:, -x.shape[1] :] if self._part else padding_mask
         return self._fed(model, x, cache, {str(self.mask_word): part})
+
+    @property
+    def feeds_masks(self) -> bool:  # type: ignore[override]
+        """Whether it takes a mask behind a cache."""
+        return self.mask_word is not None and self._part is not None
 
     def feed_masked_code(self) -> list[str]:
         """The Python of it."""
