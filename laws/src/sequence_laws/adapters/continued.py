@@ -64,6 +64,11 @@ class Continued(Subject):
         """Why it has no cache."""
         return f"{self.lacks('it offers no cache', ('use_cache',))}, and it takes back nothing"
 
+    @property
+    def _asks(self) -> dict[str, bool]:
+        takes_any = any(p.kind is p.VAR_KEYWORD for p in self.parameters.values())
+        return {"use_cache": True} if takes_any or "use_cache" in self.words else {}
+
     def _word(self, model: nn.Module, takes: dict[str, Any], result: Any) -> str:
         """The word of what comes back and is taken again; of words that no signature tells one
         that changes outputs."""
@@ -93,7 +98,7 @@ class Continued(Subject):
     def _fed(
         self, model: nn.Module, x: Tensor, cache: Any, told: Mapping[str, Tensor]
     ) -> tuple[Tensor, Any]:
-        takes = {**self._reads(model, x), "use_cache": True}
+        takes = {**self._reads(model, x), **self._asks}
         takes.pop("attention_mask", None)
         takes |= told
         cache = self._begun(model) if cache is None and self.begins else cache
@@ -125,12 +130,13 @@ class Continued(Subject):
 
     def _feed_code(self, given: str, told: str, x: str = "x") -> list[str]:
         kind, sizes = self.begins or ("", {})
+        asks = ", use_cache=True" * bool(self._asks)
         given_sizes = "".join(f", {name}={size}" for name, size in sizes.items())
         made = f"transformers.{kind}(config=model.config{given_sizes})"
         return [
             f"def feed(x, cache{given}):",
             *[f"    cache = {made} if cache is None else cache"] * bool(kind),
-            f"    result = model({x}, {self.cache_word}=cache, use_cache=True{told})",
+            f"    result = model({x}, {self.cache_word}=cache{asks}{told})",
             f"    return result{self.place}, getattr(result, '{self.cache_word}', cache)",
         ]
 
