@@ -1,6 +1,6 @@
 """Streaming: what a cache carries from piece to piece gives what one pass gives."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
@@ -29,12 +29,14 @@ def streaming(subject: Subject) -> str:
     lengths = [length for length in subject.lengths() if length >= 5]
     if not lengths:
         raise Inapplicable("it takes no length from 5 to 65", "undecided")
-    tried = [(n, cuts) for n in sorted({lengths[0], lengths[-1]}) for cuts in splits(n)]
+    tried = [(length, splits(length)) for length in sorted({lengths[0], lengths[-1]})]
     around = [*windows(subject)]
-    for length, cuts in tried + around:
-        pieces(subject, length, cuts)
-    found = [f"{len(tried + around)} splits, of one input at a time and more"]
-    found += [static(subject, around or tried[:3]), *caches.between(subject, lengths)]
+    for length, every in tried + around:
+        pieces(subject, length, every)
+    count = sum(len(every) for _, every in tried + around)
+    found = [f"{count} splits, of one input at a time and more"]
+    length, every = around[0] if around else (tried[0][0], tried[0][1][:2])
+    found += [static(subject, length, every), *caches.between(subject, lengths)]
     return "; ".join(filter(None, found))
 
 
@@ -49,25 +51,27 @@ def splits(length: int) -> list[Cuts]:
     ]
 
 
-def windows(subject: Subject) -> Iterator[tuple[int, Cuts]]:
-    """Texts that go around each window three times, in pieces of about one and of two of them,
-    and by one input."""
+def windows(subject: Subject) -> Iterator[tuple[int, list[Cuts]]]:
+    """Splits of texts that go around each window three times, in pieces of about one and of two of
+    them, and by one input."""
     for mark in subject.marks():
         length = 3 * mark + 2
         if subject.takes(length):
-            for size in sorted({1, mark - 1, mark, mark + 1}):
-                yield length, (*range(0, length, size), length)
-            yield length, (0, 2 * mark + 1, length)
-            yield length, (0, 1, 2 * mark + 2, length)
+            sizes = sorted({1, mark - 1, mark, mark + 1})
+            every = [(*range(0, length, size), length) for size in sizes]
+            yield length, [*every, (0, 2 * mark + 1, length), (0, 1, 2 * mark + 2, length)]
 
 
-def pieces(subject: Subject, length: int, cuts: Cuts, how: str = "") -> None:
-    """One split equals one pass."""
+def pieces(subject: Subject, length: int, every: Sequence[Cuts], how: str = "") -> None:
+    """Splits of one text equal one pass."""
     x = subject.inputs.draw(2, length)
-    y, bound = subject.exact(x), subject.bound(x)
-    with torch.no_grad(), subject.exactly():
-        came, _ = caches.follow(subject, subject.copy(), subject.widened(x), cuts)
-    if wrong := caches.difference(came, y, bound):
+    y, bound, wide = subject.exact(x), subject.bound(x), subject.widened(x)
+    for cuts in every:
+        with torch.no_grad(), subject.exactly():
+            came, _ = caches.follow(subject, subject.copy(), wide, cuts)
+        wrong = caches.difference(came, y, bound)
+        if wrong is None:
+            continue
         at, size = wrong
         raise LawBroken(
             f"output {at} is off by {size:.2g} when the {length} inputs come in pieces "
@@ -86,12 +90,10 @@ def pieces(subject: Subject, length: int, cuts: Cuts, how: str = "") -> None:
         )
 
 
-def static(subject: Subject, every: list[tuple[int, Cuts]]) -> str:
+def static(subject: Subject, length: int, every: Sequence[Cuts]) -> str:
     """Splits with a cache of a fixed size, if there is one, or why it is refused."""
     try:
-        other = subject.static(max(length for length, _ in every))
-        for length, cuts in every:
-            pieces(other, length, cuts, " with a static cache")
+        pieces(subject.static(length), length, every, " with a static cache")
     except Inapplicable as reason:
         return str(reason)
     except LawBroken:
