@@ -10,7 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import agreement, artefacts, behaviour, causality, rows, streaming
+from sequence_laws import agreement, artefacts, behaviour, caches, causality, rows, streaming
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
@@ -193,7 +193,7 @@ def kept(subject: Subject, name: str, law: Law) -> str:
         detail += f"; also {words}"
     for call in subject.called_plainly:
         if name in call.laws or (name in BY_OUTPUTS and differs(subject, call.subject)):
-            broken = breaks(call.subject, law)
+            broken = breaks(call.subject, PARTS.get(name, law))
             if broken is not None:
                 finding = f"{call.words} {broken.finding}; to have it hold, {call.right}"
                 raise BrokenByDefault(finding, broken.reproduction)
@@ -217,6 +217,8 @@ def breaks(subject: Subject, law: Law) -> LawBroken | None:
 
 WITH_CONTEXT = ("causality", "streaming", "padding", "batch", "agreement")
 """laws that are tried with each context, by their quick looks where they have such"""
+PARTS: dict[str, Law] = {"streaming": caches.padded}
+"""of a law, what a plain call may change"""
 BY_OUTPUTS = ("causality", "batch", "lengths", "determinism")
 """laws that a plain call cannot break while its outputs are those of the call that a law makes"""
 

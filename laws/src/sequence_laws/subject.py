@@ -321,17 +321,23 @@ class Subject(Call):
         """`bound` as a share of the largest output."""
         return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
 
-    def differentiable(self, model: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    def differentiable(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        run: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor | None, Tensor]:
         """Vectors (B, L, d) that the model reads, and outputs that can be differentiated by them.
 
         Of tokens these are rows of the first embedding that is given them; None where there is
-        none.
+        none. ``run`` is how it is called (default: in one pass).
         """
+        run = run or self.run
         if not self.doubles:
-            return None, self.run(model, x)
+            return None, run(model, x)
         if self.inputs.vocabulary is None:
             leaf = self.widened(x).requires_grad_()
-            return leaf, self.run(model, leaf.clone())
+            return leaf, run(model, leaf.clone())
         leaves: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
@@ -342,7 +348,7 @@ class Subject(Call):
 
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         hooks = [table.register_forward_hook(keep) for table in tables]
-        y = self.run(model, x)
+        y = run(model, x)
         for hook in hooks:
             hook.remove()
         return (leaves[0] if leaves and leaves[0].dim() == 3 else None), y

@@ -6,7 +6,6 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 
 import copy
 import functools
-import inspect
 import os
 import re
 from collections.abc import Iterator
@@ -15,13 +14,13 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.adapters.continued import Continued
 from sequence_laws.adapters.plain import loss_in
 from sequence_laws.calls import PlainCall
 from sequence_laws.extras import extra_module
 from sequence_laws.inputs import Inputs, first
 from sequence_laws.rounding import doubled
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken
 
 _OTHER = re.compile(
     "encoder_(hidden|outputs)|pixel_values|input_features|shape_ids|entity_ids|global_attention"
@@ -36,37 +35,28 @@ gives, and words by which these are given"""
 ATTENDS = ("eager", "sdpa")
 
 
-class PreTrained(Subject):
+class PreTrained(Continued):
     """A model of transformers."""
 
-    begins = False
-    """whether a first cache must be given to it"""
-    cache_word = ""
-    """what a cache is called, once one came back"""
     keeps = False
     """whether a pass keeps a cache, as by default, where ``use_cache`` is taken"""
-    states: Tensor | None = None
-    """(n, d) of an encoder that every row reads, of which the last two are padding"""
     embeds = False
     """whether it is given the embeddings of its tokens"""
-    bare = False
-    """whether a mask is given without positions that count what is real"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.parameters = inspect.signature(model.forward).parameters
-        self.words = frozenset(self.parameters)
         if "decoder_attention_mask" in self.words:
             self.unmasked = "its decoder has a mask of its own"
         elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        else:
+            self.unmasked = self.lacks("it takes no mask", ("attention_mask",))
+        self.unpacked = self.lacks("it takes no documents", ("position_ids",))
         self.counts_padding = "position_ids" not in self.words
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         if self.causal and "position_ids" in self.words:
             self.packs, self.separates = "position_ids", False
-        text: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
-        self.streams = self.causal and ("use_cache" in self.words or hasattr(text, "use_cache"))
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass without a cache; positions count what is real."""
@@ -87,13 +77,7 @@ class PreTrained(Subject):
         if self.masks and "position_ids" in self.words:
             places = "pass position_ids=(attention_mask.cumsum(1) - 1).clamp(0)"
             bare = self.otherwise(bare=True)
-            yield PlainCall("with attention_mask alone", places, bare, ("padding",))
-
-    @property
-    def padding_token(self) -> int | None:
-        """What stands in padding, where tokenizers write it."""
-        config: Any = self.model.config
-        return getattr(config.get_text_config(), "pad_token_id", None)
+            yield PlainCall("with attention_mask alone", places, bare, ("padding", "streaming"))
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
@@ -147,64 +131,10 @@ class PreTrained(Subject):
             )
             return next(starts, 0)
 
-    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Outputs, and the cache behind them, which is what comes back by a word that is read.
-
-        Raises:
-            LawBroken: nothing comes back.
-        """
-        takes = {**self._reads(model, x), "use_cache": True}
-        takes.pop("attention_mask", None)
-        result = model(**takes, **({} if cache is None else {self.cache_word: cache}))
-        self.cache_word = self.cache_word or next((k for k in result if k in self.words), "")
-        after = result.get(self.cache_word, cache)
-        if after is None:
-            # some fill one that they are given, and do not say so
-            kinds = ((word, str(p.annotation)) for word, p in self.parameters.items())
-            self.cache_word = next((word for word, kind in kinds if "Cache" in kind), "")
-            after = wanted("a cache").DynamicCache(config=model.config)
-            if self.cache_word:
-                result, self.begins = model(**takes, **{self.cache_word: after}), True
-            if not after.get_seq_length():
-                raise LawBroken(
-                    "it has use_cache, but gives no cache back that can be found: of "
-                    f"{', '.join(result)} its forward takes none again"
-                )
-        return first(result), after
-
-    def feed_code(self) -> list[str]:
-        """The Python of it."""
-        begins = ["    cache = cache or transformers.DynamicCache(config=model.config)"]
-        return [
-            "def feed(x, cache):",
-            *begins * self.begins,
-            f"    result = model(x, {self.cache_word}=cache, use_cache=True)",
-            f"    return result{self.place}, getattr(result, '{self.cache_word}', cache)",
-        ]
-
-    def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """The cache with its rows in another order, in place."""
-        if not hasattr(cache, "reorder_cache"):
-            raise Inapplicable("its cache cannot be reordered")
-        cache.reorder_cache(rows)
-        return cache
-
-    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
-        """As any; windows and states are set before to keep what was."""
-        if not getattr(cache, "is_croppable", True):
-            raise Inapplicable("its cache says that it cannot be cut")
-        if hasattr(cache, "activate_past_recording"):
-            cache.activate_past_recording()
-        return super().take_back(model, x, cache)
-
-    def record_code(self) -> list[str]:
-        """The Python of it."""
-        return ["cache.activate_past_recording()"]
-
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """Its ``loss``."""
         if "labels" not in self.words:
-            raise Inapplicable("it takes no labels")
+            return super().loss(model, x, labels, padding_mask)
         given = {**self._reads(model, x), **self._told(padding_mask)}
         return loss_in(model(**given, labels=labels))
 

@@ -40,16 +40,21 @@ class XTransformer(Plain):
 
     bare = False
     """whether a mask is given without where rows start"""
+    feeds_masks = False
 
     def __init__(self, model: nn.Module, name: str, **known: Any) -> None:
         layers: Any = model.attn_layers
         super().__init__(model, name, Inputs(VOCABULARY), causal=layers.causal, **known)
-        self.streams = self.causal
         self.context = bool(layers.cross_attend)
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """Whether it decodes."""
+        return self.causal
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass; of padding on the left it is told where rows start."""
-        given = self._context(model, x)
+        given, padding_mask = self._context(model, x), self.real(x, padding_mask)
         if padding_mask is not None:
             given["mask"] = padding_mask
             starts = padding_mask.long().argmax(1)
@@ -66,9 +71,9 @@ class XTransformer(Plain):
         return f"seq_start_pos={mask}.long().argmax(1)"
 
     def plain_calls(self) -> Iterator[PlainCall]:
-        """With a mask alone."""
-        other = self.again()
-        other.bare = True
+        """With a mask of ones, and with a mask alone."""
+        yield from super().plain_calls()
+        other = self.otherwise(bare=True)
         yield PlainCall("with mask alone", f"pass {self._starts('mask')}", other, ("padding",))
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
@@ -78,7 +83,7 @@ class XTransformer(Plain):
         result: tuple[Tensor, Any] = model(x, cache=cache, **given)
         return result
 
-    def feed_code(self) -> list[str]:
+    def feed_code(self, masked: bool = False) -> list[str]:
         """The Python of it."""
         return [
             "def feed(x, cache):",
