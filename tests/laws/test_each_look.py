@@ -11,7 +11,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, check, compiling, rows, streaming
+from sequence_laws import (
+    causality,
+    check,
+    compiling,
+    gradients,
+    numbers,
+    rows,
+    saving,
+    streaming,
+)
 from sequence_laws.adapters import subject_of
 from sequence_laws.subject import Subject
 
@@ -365,15 +374,15 @@ LOOKS = (
     ),
     Look(
         "numbers", "features of 1e4", Overflows, "features of 1e4",
-        instead(artefacts, "require_finite", but("1e4")),
+        instead(numbers, "require_finite", but("1e4")),
     ),
     Look(
         "numbers", "bfloat16 behind 256", HalfPlaces, "behind 256",
-        lambda patch: patch.setattr(artefacts, "FAR", 256),
+        lambda patch: patch.setattr(numbers, "FAR", 256),
     ),
     Look(
         "gradients", "inputs far back", Back, "5 parameters",
-        lambda patch: patch.setattr(behaviour, "TRIED", (12,)), alarm=True,
+        lambda patch: patch.setattr(gradients, "TRIED", (12,)), alarm=True,
     ),
     Look(
         "gradients", "weights that left their start", Zeros, "7 parameters",
@@ -387,11 +396,11 @@ LOOKS = (
     ),
     Look(
         "saving", "a living model whose weights are others", Deaf, "something that outputs",
-        instead(artefacts, "_stir", nothing()),
+        instead(saving, "_stir", nothing()),
     ),
     Look(
         "saving", "tables that a living model does not save", Drawn, "table, drawn when one",
-        instead(artefacts, "_unsaved", nothing({})),
+        instead(saving, "_unsaved", nothing({})),
     ),
     Look(
         "compiles", "what is exported", lambda: Sums("exported"), "exported outputs are off",

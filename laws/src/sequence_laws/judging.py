@@ -10,7 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import agreement, artefacts, behaviour, causality, compiling, rows, streaming
+from sequence_laws import (
+    agreement,
+    behaviour,
+    causality,
+    compiling,
+    gradients,
+    numbers,
+    rows,
+    saving,
+    streaming,
+)
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
@@ -33,12 +43,17 @@ LAWS: dict[str, Law] = {
     "packing": rows.packing,
     "batch": rows.batch,
     "lengths": behaviour.lengths,
+??<<<<<<< HEAD
     "numbers": artefacts.numbers,
     "gradients": behaviour.gradients,
     "agreement": agreement.agreement,
+=======
+    "numbers": numbers.numbers,
+    "gradients": gradients.gradients,
+>>>>>>> 841fd95a (Numbers, saving and gradients have a file each)
     "order": behaviour.order,
     "determinism": behaviour.determinism,
-    "saving": artefacts.saving,
+    "saving": saving.saving,
     "compiles": compiling.compiles,
     "cost": costs.cost,
 }
