@@ -4,6 +4,7 @@ Most are wrong models that nothing else in the law finds; of two, marked so, the
 a right one from a false alarm.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -22,6 +23,7 @@ from sequence_laws import (
     streaming,
 )
 from sequence_laws.adapters import subject_of
+from sequence_laws.inputs import Inputs
 from sequence_laws.subject import Subject
 
 
@@ -75,7 +77,55 @@ class FarAhead(Sums):
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
         late = (torch.arange(x.shape[1]) == 2 * self.window - 1)[:, None]
+        return self.head(h.cumsum(1) + late * h.roll(-1, 1).detach())
+
+
+class At300(Sums):
+    """Output 299 sees input 300, and nothing else is wrong; ``limit`` is its own length."""
+
+    def __init__(self, limit: int = 512) -> None:
+        super().__init__()
+        self.max_length = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        late = (torch.arange(x.shape[1]) == 299)[:, None]
         return self.head(h.cumsum(1) + late * h.roll(-1, 1))
+
+
+class Slow(Sums):
+    """It is computed in two ways, of which one looks a token ahead at 20."""
+
+    way = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ahead = (self.way == "slow") * (torch.arange(x.shape[1]) == 20)[:, None]
+        h = self.embed(x)
+        return self.head(h.cumsum(1) + ahead * h.roll(-1, 1).detach())
+
+
+class Ways(Subject):
+    """It in each way."""
+
+    def variants(self) -> Any:
+        for way in ("fast", "slow"):
+            other = self.again()
+            other.model = copy.deepcopy(self.model)
+            other.model.way = way
+            yield way, other
+
+
+class Drops(Sums):
+    """Its own dropout, in training, looks ahead at 20; torch's comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.drop(self.embed(x))
+        ahead = self.training * (torch.arange(x.shape[1]) == 20)[:, None]
+        return self.head(h.cumsum(1) + ahead * h.roll(-1, 1).detach())
 
 
 class Blocks(Sums):
@@ -83,7 +133,7 @@ class Blocks(Sums):
 
     def forward(self, x: Tensor) -> Tensor:
         first, *rest = self.embed(x).split(70, 1)
-        later = [part.mean(1, keepdim=True).expand_as(part) for part in rest]
+        later = [part.detach().mean(1, keepdim=True).expand_as(part) for part in rest]
         return self.head(torch.cat((first, *later), 1))
 
 
@@ -269,20 +319,6 @@ def nothing(given: Any = None) -> Callable[[Any], Any]:
     return lambda right: lambda *_, **__: given
 
 
-def up_to(most: int) -> Callable[[Any], Any]:
-    """A law that knows no longer lengths."""
-
-    def change(right: Any) -> Any:
-        def law(subject: Subject) -> Any:
-            some = [n for n in subject.lengths() if n <= most]
-            subject.__dict__["_lengths"] = some
-            return right(subject)
-
-        return law
-
-    return change
-
-
 def but(word: str) -> Callable[[Any], Any]:
     """A look of all sides, or of all findings, but one."""
     return lambda right: (
@@ -304,8 +340,8 @@ LOOKS = (
         instead(causality, "gradients", nothing(0)),
     ),
     Look(
-        "causality", "gradients at the longest length", Whisper, "at length 33",
-        instead(causality, "gradients", up_to(17)),
+        "causality", "position 300 of its own length", At300,
+        "output 299 has a gradient of", instead(causality, "far", nothing()),
     ),
     Look(
         "causality", "the output right before what is changed", Odd, "output 20 moves by",
@@ -320,8 +356,15 @@ LOOKS = (
         instead(Subject, "marks", nothing([])),
     ),
     Look(
-        "causality", "some places of a long text", Blocks, "at length 150",
-        instead(causality, "cuts", nothing([])),
+        "causality", "some places of a long text", Blocks, "at length 320",
+        instead(causality, "places", nothing([0])),
+    ),
+    Look(
+        "causality", "another way to compute it", lambda: Ways(Slow(), "slow", Inputs(16)),
+        "in evaluation, slow", instead(causality, "equal", nothing(True)),
+    ),
+    Look(
+        "causality", "training", Drops, "in training", instead(causality, "equal", nothing(True)),
     ),
     Look(
         "streaming", "pieces at the longest length", Ring, "output 41 is off",

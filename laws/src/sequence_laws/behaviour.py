@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sequence_laws.foreign import FAILURES, cut
+from sequence_laws.foreign import cut
 from sequence_laws.inputs import seed
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken

@@ -43,14 +43,9 @@ LAWS: dict[str, Law] = {
     "packing": rows.packing,
     "batch": rows.batch,
     "lengths": behaviour.lengths,
-??<<<<<<< HEAD
-    "numbers": artefacts.numbers,
-    "gradients": behaviour.gradients,
-    "agreement": agreement.agreement,
-=======
     "numbers": numbers.numbers,
     "gradients": gradients.gradients,
->>>>>>> 841fd95a (Numbers, saving and gradients have a file each)
+    "agreement": agreement.agreement,
     "order": behaviour.order,
     "determinism": behaviour.determinism,
     "saving": saving.saving,

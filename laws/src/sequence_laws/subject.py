@@ -303,31 +303,30 @@ class Subject(Call):
         """`bound` as a share of the largest output."""
         return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
 
-    def differentiable(self, model: nn.Module, x: Tensor) -> tuple[Tensor | None, Tensor]:
+    def differentiable(self, model: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
         """Vectors (B, L, d) that the model reads, and outputs that can be differentiated by them.
 
-        Of tokens these are rows of the first embedding that is given them; None where there is
-        none.
+        Of tokens these are what each embedding gives that is given them: none where there is none.
         """
         if not self.doubles:
-            return None, self.run(model, x)
+            return [], self.run(model, x)
         if self.inputs.vocabulary is None:
             leaf = self.widened(x).requires_grad_()
-            return leaf, self.run(model, leaf.clone())
+            return [leaf], self.run(model, leaf.clone())
         leaves: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            if leaves or not inputs or not torch.equal(inputs[0], x):
+            if not inputs or output.dim() != 3 or not torch.equal(inputs[0], x):
                 return None
             leaves.append(output.detach().requires_grad_())
-            return leaves[0].clone()  # which may be changed in place
+            return leaves[-1].clone()  # which may be changed in place
 
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         hooks = [table.register_forward_hook(keep) for table in tables]
         y = self.run(model, x)
         for hook in hooks:
             hook.remove()
-        return (leaves[0] if leaves and leaves[0].dim() == 3 else None), y
+        return leaves, y
 
     def code(
         self, *lines: str, double: bool = True, training: bool = False, gradients: bool = False
