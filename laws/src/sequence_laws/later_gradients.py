@@ -35,6 +35,7 @@ def gradients(subject: Subject, length: int) -> bool | None:
     if not subject.doubles:
         return None
     x = subject.inputs.draw(1, length)
+    least = 0.0 if subject.strict else subject.share(x)
     with subject.exactly():
         model = subject.copy()  # held: hooks of some do not outlive it
         leaves, y = subject.differentiable(model, x)
@@ -44,7 +45,6 @@ def gradients(subject: Subject, length: int) -> bool | None:
         sums = y[0] @ weights
         exact = subject.strict and length <= MANY + 1
         found = [*range(1, length)] if exact else suspects(sums, leaves)
-        least = 0.0 if subject.strict else subject.share(x)
         for s in found[:: len(found) // MANY + 1] if not exact else found:
             sizes = gradient(sums[:s].sum(), leaves)
             if float(sizes[s:].max()) > least * float(sizes.max()):
