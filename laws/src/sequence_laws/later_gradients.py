@@ -39,18 +39,17 @@ def gradients(subject: Subject, length: int) -> bool | None:
     with subject.exactly():
         model = subject.copy()  # held: hooks of some do not outlive it
         leaves, y = subject.differentiable(model, x)
-        if not leaves:
-            return None
-        weights = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1)).to(y)
-        sums = y[0] @ weights
-        exact = subject.strict and length <= MANY + 1
-        found = [*range(1, length)] if exact else suspects(sums, leaves)
-        for s in found[:: len(found) // MANY + 1] if not exact else found:
-            sizes = gradient(sums[:s].sum(), leaves)
-            if float(sizes[s:].max()) > least * float(sizes.max()):
-                at = s + int(sizes[s:].argmax())
-                raise _broken(subject, length, sums, leaves, at)
-        return exact or len(found) <= MANY
+    if not leaves:
+        return None
+    weights = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1)).to(y)
+    sums = y[0] @ weights
+    exact = subject.strict and length <= MANY + 1
+    found = [*range(1, length)] if exact else suspects(sums, leaves)
+    for s in found[:: len(found) // MANY + 1]:
+        sizes = gradient(sums[:s].sum(), leaves)
+        if float(sizes[s:].max()) > least * float(sizes.max()):
+            raise _broken(subject, length, sums, leaves, s + int(sizes[s:].argmax()))
+    return len(found) <= MANY
 
 
 def suspects(sums: Tensor, leaves: list[Tensor]) -> list[int]:
