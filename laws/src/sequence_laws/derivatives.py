@@ -96,11 +96,11 @@ def differences(subject: Subject, pulled: Pulled, x: Tensor, moved: Sequence[str
         return "as differences have them" if whole.bound < whole.size / 8 else ""
     each = {name: line.slope([name]) for name in line.ways}
     wrong = [name for name, slope in each.items() if not slope.agree]
-    if any(each[name].flat for name in wrong) or line.jumps(wrong):
-        return f"of {join_names(wrong)} not what differences have: straight through choices"
     if not wrong:
         return ""
     worst = max(wrong, key=lambda n: abs(each[n].given - each[n].found) / each[n].size)
+    if any(each[name].flat for name in wrong) or line.jumps(wrong) or line.flat_part(worst):
+        return f"those of {join_names(wrong)} go straight through choices, as no difference does"
     named = "p = x.requires_grad_()" if worst == "x" else f"p = model.get_parameter({worst!r})"
     raise LawBroken(
         f"the gradients of {join_names(wrong)} are not the derivative: along a direction of "
@@ -178,6 +178,26 @@ class Line:
         )
         size = max(abs(given), abs(central[1]), added**0.5)
         return Slope(given, central[1], error, size)
+
+    def flat_part(self, name: str) -> bool:
+        """Whether nothing depends on some of the numbers of a place that have a gradient: halves
+        of it are followed, of two that in which gradients are off by more."""
+        way = self.ways[name]
+        some = way.flatten().nonzero()[:, 0]
+        try:
+            while len(some) > 1:
+                slopes = []
+                for half in (halves := some.tensor_split(2)):
+                    self.ways[name] = torch.zeros_like(way).flatten().index_copy(
+                        0, half, way.flatten()[half]).view_as(way)  # fmt: skip
+                    slopes.append(self.slope([name]))
+                if any(slope.flat for slope in slopes):
+                    return True
+                first, second = (abs(slope.given - slope.found) for slope in slopes)
+                some = halves[0] if first > second else halves[1]
+            return False
+        finally:
+            self.ways[name] = way
 
     def jumps(self, names: Sequence[str]) -> bool:
         """Whether the sum jumps somewhere along the way, however small the step."""
