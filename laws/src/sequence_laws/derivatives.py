@@ -84,13 +84,15 @@ class Slope(NamedTuple):
         return abs(self.found) <= self.error < abs(self.given)
 
 
-def differences(subject: Subject, pulled: Pulled, x: Tensor, moved: Sequence[str]) -> str:
-    """How gradients and differences compare.
+def differences(subject: Subject, pulled: Pulled, x: Tensor, moved: Sequence[str]) -> str | None:
+    """How gradients and differences compare; None where outputs differ from run to run.
 
     Raises:
         LawBroken: parameters whose gradient is not the derivative, where nothing jumps.
     """
     line = Line(subject, pulled)
+    if line.at([], 0.0) != line.start:
+        return None
     whole = line.slope([*line.ways])
     if whole.agree:
         return "as differences have them" if whole.bound < whole.size / 8 else ""

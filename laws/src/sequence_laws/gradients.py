@@ -69,9 +69,10 @@ def gradients(subject: Subject) -> str:
     found += [f"{rest} {subject.idles}"] * bool(rest)
     require_finite(subject, every, x, None, "")
     if subject.wide is torch.float64:
-        found.append(differences(subject, pulled, x, MOVED))
-    if not pulled.model.training and not subject.strict:
-        found.append(same(subject))
+        compared = differences(subject, pulled, x, MOVED)
+        found += [compared] if compared else []
+        if compared is not None and not pulled.model.training and not subject.strict:
+            found.append(same(subject))
     return "; ".join(filter(None, found))
 
 
