@@ -5,6 +5,7 @@ import itertools
 import torch
 from torch import Tensor
 
+from sequence_laws.lost_digits import lost_digits
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken
 
@@ -47,6 +48,10 @@ def numbers(subject: Subject) -> str:
         if not before and subject.wide is torch.float64:
             scale_window(subject, length, share)
         before, worst = end, max(worst, share)
+    if subject.wide is torch.float64:
+        lost_digits(
+            subject, next((n for n in (320, before) if n <= before and subject.takes(n)), before)
+        )
     found.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
     return ", ".join(found)
 
