@@ -9,9 +9,9 @@ rounded numbers stand in for the right ones, and then those cut at 256; where th
 outputs by less than a tenth of what the second does, they are numbers of which a share matters,
 as distances that only weaken, or counts that only divide.
 
-Results without a digit, as the difference of two large numbers is. Right ones stand in for all that
-a line of code gives: if that halves the error of the outputs, the error was its own, and is no
-rounding of all.
+Results without a digit, as the difference of two large numbers is, where none before has lost half
+as much. Right ones stand in for all that a line of code gives: if that halves the error of the
+outputs, the error was its own, and is no rounding of all.
 """
 
 import contextlib
@@ -74,8 +74,9 @@ class Calls(TorchFunctionMode):
             self.room = 0
         if not isinstance(result, Tensor) or place(result, self.length) is None:
             return result
-        if self.call in self.swapped:
-            return self.swapped[self.call].to(result)
+        right = self.swapped.get(self.call)
+        if right is not None and right.shape == result.shape:  # of experts more or fewer tokens
+            return right.to(result)
         if result.is_floating_point() and not EMPTY.match(name):
             self.room -= result.numel()
             if self.room > 0:
@@ -123,7 +124,7 @@ def lost_digits(subject: Subject, length: int) -> None:
         passes = Passes(subject, length)
     except RuntimeError:  # an operation that this device lacks in this dtype
         return
-    tried, whole = set[str](), passes.off(passes.low_y)
+    tried, whole, before = set[str](), passes.off(passes.low_y), 0.0
     for call, one in passes.exact.items():
         low = passes.low.get(call)
         if low is None or low.name != one.name or low.value.shape != one.value.shape:
@@ -140,7 +141,9 @@ def lost_digits(subject: Subject, length: int) -> None:
                 f"what {one.name} gives at {one.where} {int(numbers[at, column])} becomes "
                 f"{int(wrong[at, column])}, which outputs behind show (length {length})",
             )  # fmt: skip
-        if lost(one.value, low.value, length):
+        share, without = lost(one.value, low.value, length)
+        inherited, before = before >= share / 2, max(before, share * (not without))
+        if without and not inherited:
             tried.add(one.where)
             right = {n: r.value for n, r in passes.exact.items() if r.where == one.where}
             rest = passes.off(passes.run(torch.bfloat16, right)[0])
@@ -197,17 +200,19 @@ def matter(passes: Passes, call: int, wrong: Tensor) -> bool:
     return moved > passes.subject.bound(passes.x) and moved >= most / 10
 
 
-def lost(exact: Tensor, low: Tensor, length: int) -> bool:
-    """Whether numbers are off by a tenth of their size at one position of ten."""
+def lost(exact: Tensor, low: Tensor, length: int) -> tuple[float, bool]:
+    """The mean error of numbers as a share of their size, and whether it is a tenth or more in half
+    of them at one position of ten."""
     one, two = along(exact, length), along(low, length)
     kept = (one.abs() < LIMIT) & (two.abs() < LIMIT)
     if not bool(kept.any()):
-        return False
+        return 0.0, False
     size = float(one[kept].square().mean().sqrt())
     errors = torch.where(kept, (one - two).abs(), 0.0)
-    if float(errors.mean()) < size / 200:  # half of the numbers, at a tenth of the positions
-        return False
-    return float(errors.median(1).values.quantile(0.9)) >= size / 10 > 0
+    share = float(errors.mean()) / max(size, 1e-300)
+    if share < 1 / 200:  # half of the numbers, at a tenth of the positions
+        return share, False
+    return share, float(errors.median(1).values.quantile(0.9)) >= size / 10
 
 
 def _broken(subject: Subject, passes: Passes, call: int, finding: str) -> LawBroken:
