@@ -206,7 +206,10 @@ class HalfPlaces(Sums):
 
 
 class Deaf(Sums):
-    """Its bias is not read from a state_dict."""
+    """Its bias is not read from a state_dict; no one knows what it is made of."""
+
+    def __init__(self, flavour: str) -> None:
+        super().__init__()
 
     def load_state_dict(self, state: Any, *more: Any, **named: Any) -> Any:
         return super().load_state_dict({**state, "head.bias": self.head.bias}, *more, **named)
@@ -438,12 +441,13 @@ LOOKS = (
         instead(Subject, "exact", evaluating),
     ),
     Look(
-        "saving", "a living model whose weights are others", Deaf, "something that outputs",
+        "saving", "a living model whose weights are others", lambda: Deaf("sweet"),
+        "something that outputs",
         instead(saving, "_stir", nothing()),
     ),
     Look(
         "saving", "tables that a living model does not save", Drawn, "table, drawn when one",
-        instead(saving, "_unsaved", nothing({})),
+        instead(saving, "instances", nothing("")),
     ),
     Look(
         "compiles", "what is exported", lambda: Sums("exported"), "exported outputs are off",

@@ -18,6 +18,9 @@ from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 def saving(subject: Subject) -> str:
     """Weights written by ``state_dict`` and read into a model that differs give equal outputs.
 
+    A living model is read into a copy whose weights are others, and into two other instances of
+    its class, which give the same unless something is drawn when one is made.
+
     Raises:
         LawBroken: outputs differ, or the model does not take its own state.
     """
@@ -25,17 +28,10 @@ def saving(subject: Subject) -> str:
     x = subject.inputs.draw(2, subject.usual())
     made, other = subject.copy(), subject.copy()
     lines = [subject.inputs.code(2, x.shape[1])]
-    held, drawn = dict[str, Tensor](), list[str]()
     if subject.make is None:
         lines += ["import copy", "other = copy.deepcopy(model)"]
         lines += ["[p.data.add_(1) for p in other.parameters()]"]
-        held = _unsaved(made)
-        others = [_unsaved(_another(subject.model, n)) for n in (1, 2)] if held else [{}, {}]
-        both = held.keys() & others[0].keys() & others[1].keys()
-        drawn = sorted(name for name in both if not torch.equal(*(one[name] for one in others)))
-        lines += [f"print({name!r} in model.state_dict())  # False" for name in drawn]
         _stir(other)
-        _move([_unsaved(other)[name] for name in drawn])
     else:
         torch.manual_seed(1)
         other = subject.converted(subject.make()).eval()
@@ -50,17 +46,11 @@ def saving(subject: Subject) -> str:
             f"its own state_dict cannot be read back: {says}",
             subject.code(*lines, "other.load_state_dict(model.state_dict())"),
         ) from error
-    with torch.no_grad(), subject.exactly():
-        wide = subject.widened(x)
-        y = subject.run(made, wide)
-        off = float((subject.run(other, wide) - y).abs().max())
-        unknown = [name for name in held if name not in both]
-        _move([held[name] for name in unknown])
-        moved = float((subject.run(made, wide) - y).abs().max())
+    y = _outputs(subject, made, x)
+    off = float((_outputs(subject, other, x) - y).abs().max())
     if off > subject.bound(x):
-        what = f"{join_names(drawn)}, drawn when one is made," if drawn else "something"
         raise LawBroken(
-            f"another that read the state_dict gives outputs that are off by {off:.2g}: {what} "
+            f"another that read the state_dict gives outputs that are off by {off:.2g}: something "
             "that outputs depend on is not in it",
             subject.code(
                 *lines,
@@ -70,30 +60,114 @@ def saving(subject: Subject) -> str:
                 f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
             ),
         )
-    if moved > subject.bound(x):
-        raise Inapplicable(
-            f"outputs depend on {join_names(unknown)}, which it does not save, and no other "
-            "instance can be made to see whether that is drawn: name what makes it, as "
-            "file.py:factory",
-            "undecided",
+    found = f"{len(made.state_dict())} tensors, read into one whose weights were others"
+    return found if subject.make is not None else f"{found}; {instances(subject, made, x, y)}"
+
+
+def instances(subject: Subject, made: nn.Module, x: Tensor, y: Tensor) -> str:
+    """What two other instances of the class of a model show, that read its state.
+
+    Raises:
+        LawBroken: they differ.
+        Inapplicable: outputs depend on tables that are not saved, and no other can be made.
+    """
+    held, first = _unsaved(made), _another(subject.model, 1)
+    try:
+        one = _read(subject, made, first, x)
+    except FAILURES:  # whatever it wants
+        before = {name: table.clone() for name, table in held.items()}
+        _move([*held.values()])
+        moved = float((_outputs(subject, made, x) - y).abs().max())
+        for name, table in held.items():
+            table.data.copy_(before[name])
+        if moved > subject.bound(x):
+            raise Inapplicable(
+                f"outputs depend on {join_names([*held])}, which it does not save, and no other "
+                "instance can be made to see whether that is drawn: name what makes it, as "
+                "file.py:factory",
+                "undecided",
+            ) from None
+        return "no other instance can be made, which would show what is drawn with one"
+    if float((one - y).abs().max()) <= subject.bound(x):
+        if held:
+            return f"{join_names(sorted(held))}, which it does not save, taken for constant"
+        return "and into another instance"
+    second = _another(subject.model, 2)
+    off = float((_read(subject, made, second, x) - one).abs().max())
+    if off > subject.bound(x):
+        values, others = _values(first), _values(second)
+        drawn = [name for name, value in values.items() if value != others.get(name, value)]
+        what = join_names(sorted(drawn)) or "something"
+        raise LawBroken(
+            f"two others that read the state_dict give outputs that differ by {off:.2g}: {what}, "
+            "drawn when one is made, that outputs depend on is not in it",
+            subject.code(
+                subject.inputs.code(2, x.shape[1]),
+                f"known = {{word: vars(model)[word] for word in {_kept_words(subject.model)}}}",
+                "others = []",
+                "for seed in (1, 2):",
+                "    torch.manual_seed(seed)",
+                f"    other = type(model)(**known{_sizes_code(subject.model)}).double().eval()",
+                "    other.load_state_dict(model.state_dict())",
+                "    others.append(other)",
+                "model = others[0]",
+                f"y = {subject.call_code('x')}",
+                "model = others[1]",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+            ),
         )
-    constant = (
-        f"; {join_names(sorted(held))}, which it does not save, taken for constant" if held else ""
-    )
-    return f"{len(made.state_dict())} tensors, read into one whose weights were others{constant}"
+    return "another instance, of the arguments that it keeps, computes otherwise: not compared"
+
+
+def _read(subject: Subject, made: nn.Module, other: nn.Module, x: Tensor) -> Tensor:
+    """Outputs of another instance that read the state of the first."""
+    return _outputs(subject, subject.stored(made, subject.converted(other).eval()), x)
+
+
+def _outputs(subject: Subject, model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad(), subject.exactly():
+        return subject.run(model, subject.widened(x))
+
+
+def _kept_words(model: nn.Module) -> list[str]:
+    """Arguments of a model's class that it has under their names."""
+    held = vars(model)
+    return [w for w in arguments(type(model)) if w in held and not isinstance(held[w], Tensor)]
+
+
+def _factory(model: nn.Module) -> functools.partial[nn.Module]:
+    """What makes another instance of a model's class, of the arguments that it keeps."""
+    words = _kept_words(model)
+    return functools.partial(type(model), **copy.deepcopy({w: vars(model)[w] for w in words}))
+
+
+def _sizes_code(model: nn.Module) -> str:
+    """The Python of the other arguments, small sizes."""
+    return "".join(f", {w}={v!r}" for w, v in sized("", _factory(model)).items())
 
 
 def _another(model: nn.Module, number: int) -> nn.Module:
     """Another instance of a model's class, of arguments that the model has under their names, else
     small sizes; an empty one where it wants others."""
-    kind, held = type(model), vars(model)
-    words = [w for w in arguments(kind) if w in held and not isinstance(held[w], Tensor)]
     try:
         seed(number)
-        factory = functools.partial(kind, **copy.deepcopy({word: held[word] for word in words}))
-        return factory(**sized(kind.__name__, factory))
+        factory = _factory(model)
+        return factory(**sized(type(model).__name__, factory))
     except FAILURES:  # whatever it wants
         return nn.Module()
+
+
+def _values(model: nn.Module) -> dict[str, str]:
+    """What a model holds and does not save, as text: tables, arrays and numbers, by name."""
+    plain = {
+        f"{prefix}.{name}".lstrip("."): repr(value)
+        for prefix, module in model.named_modules()
+        for name, value in vars(module).items()
+        if not name.startswith("_") and "object at 0x" not in repr(value)
+    }
+    return {name: str(table.tolist()) for name, table in _unsaved(model).items()} | {
+        name: text for name, text in plain.items() if "tensor(" not in text
+    }
 
 
 def _unsaved(model: nn.Module) -> dict[str, Tensor]:
