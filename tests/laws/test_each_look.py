@@ -4,6 +4,7 @@ Most are wrong models that nothing else in the law finds; of two, marked so, the
 a right one from a false alarm.
 """
 
+import copy
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,8 +12,17 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import artefacts, behaviour, causality, check, compiling, rows
+from sequence_laws import (
+    causality,
+    check,
+    compiling,
+    gradients,
+    numbers,
+    rows,
+    saving,
+)
 from sequence_laws.adapters import subject_of
+from sequence_laws.inputs import Inputs
 from sequence_laws.subject import Subject
 
 
@@ -66,7 +76,55 @@ class FarAhead(Sums):
     def forward(self, x: Tensor) -> Tensor:
         h = self.embed(x)
         late = (torch.arange(x.shape[1]) == 2 * self.window - 1)[:, None]
+        return self.head(h.cumsum(1) + late * h.roll(-1, 1).detach())
+
+
+class At300(Sums):
+    """Output 299 sees input 300, and nothing else is wrong; ``limit`` is its own length."""
+
+    def __init__(self, limit: int = 512) -> None:
+        super().__init__()
+        self.max_length = limit
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        late = (torch.arange(x.shape[1]) == 299)[:, None]
         return self.head(h.cumsum(1) + late * h.roll(-1, 1))
+
+
+class Slow(Sums):
+    """It is computed in two ways, of which one looks a token ahead at 20."""
+
+    way = ""
+
+    def forward(self, x: Tensor) -> Tensor:
+        ahead = (self.way == "slow") * (torch.arange(x.shape[1]) == 20)[:, None]
+        h = self.embed(x)
+        return self.head(h.cumsum(1) + ahead * h.roll(-1, 1).detach())
+
+
+class Ways(Subject):
+    """It in each way."""
+
+    def variants(self) -> Any:
+        for way in ("fast", "slow"):
+            other = self.again()
+            other.model = copy.deepcopy(self.model)
+            other.model.way = way
+            yield way, other
+
+
+class Drops(Sums):
+    """Its own dropout, in training, looks ahead at 20; torch's comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.drop(self.embed(x))
+        ahead = self.training * (torch.arange(x.shape[1]) == 20)[:, None]
+        return self.head(h.cumsum(1) + ahead * h.roll(-1, 1).detach())
 
 
 class Blocks(Sums):
@@ -74,7 +132,7 @@ class Blocks(Sums):
 
     def forward(self, x: Tensor) -> Tensor:
         first, *rest = self.embed(x).split(70, 1)
-        later = [part.mean(1, keepdim=True).expand_as(part) for part in rest]
+        later = [part.detach().mean(1, keepdim=True).expand_as(part) for part in rest]
         return self.head(torch.cat((first, *later), 1))
 
 
@@ -104,7 +162,10 @@ class HalfPlaces(Sums):
 
 
 class Deaf(Sums):
-    """Its bias is not read from a state_dict."""
+    """Its bias is not read from a state_dict; no one knows what it is made of."""
+
+    def __init__(self, flavour: str) -> None:
+        super().__init__()
 
     def load_state_dict(self, state: Any, *more: Any, **named: Any) -> Any:
         return super().load_state_dict({**state, "head.bias": self.head.bias}, *more, **named)
@@ -217,20 +278,6 @@ def nothing(given: Any = None) -> Callable[[Any], Any]:
     return lambda right: lambda *_, **__: given
 
 
-def up_to(most: int) -> Callable[[Any], Any]:
-    """A law that knows no longer lengths."""
-
-    def change(right: Any) -> Any:
-        def law(subject: Subject) -> Any:
-            some = [n for n in subject.lengths() if n <= most]
-            subject.__dict__["_lengths"] = some
-            return right(subject)
-
-        return law
-
-    return change
-
-
 def but(word: str) -> Callable[[Any], Any]:
     """A look of all sides, or of all findings, but one."""
     return lambda right: (
@@ -252,8 +299,8 @@ LOOKS = (
         instead(causality, "gradients", nothing(0)),
     ),
     Look(
-        "causality", "gradients at the longest length", Whisper, "at length 33",
-        instead(causality, "gradients", up_to(17)),
+        "causality", "position 300 of its own length", At300,
+        "output 299 has a gradient of", instead(causality, "far", nothing()),
     ),
     Look(
         "causality", "the output right before what is changed", Odd, "output 20 moves by",
@@ -268,8 +315,15 @@ LOOKS = (
         instead(Subject, "marks", nothing([])),
     ),
     Look(
-        "causality", "some places of a long text", Blocks, "at length 150",
-        instead(causality, "cuts", nothing([])),
+        "causality", "some places of a long text", Blocks, "at length 320",
+        instead(causality, "places", nothing([0])),
+    ),
+    Look(
+        "causality", "another way to compute it", lambda: Ways(Slow(), "slow", Inputs(16)),
+        "in evaluation, slow", instead(causality, "equal", nothing(True)),
+    ),
+    Look(
+        "causality", "training", Drops, "in training", instead(causality, "equal", nothing(True)),
     ),
     Look(
         "padding", "holes", lambda: Masked("all up to the last"), "(holes: ",
@@ -306,15 +360,15 @@ LOOKS = (
     ),
     Look(
         "numbers", "features of 1e4", Overflows, "features of 1e4",
-        instead(artefacts, "require_finite", but("1e4")),
+        instead(numbers, "require_finite", but("1e4")),
     ),
     Look(
         "numbers", "bfloat16 behind 256", HalfPlaces, "behind 256",
-        lambda patch: patch.setattr(artefacts, "FAR", 256),
+        lambda patch: patch.setattr(numbers, "FAR", 256),
     ),
     Look(
         "gradients", "inputs far back", Back, "5 parameters",
-        lambda patch: patch.setattr(behaviour, "TRIED", (12,)), alarm=True,
+        lambda patch: patch.setattr(gradients, "TRIED", (12,)), alarm=True,
     ),
     Look(
         "gradients", "weights that left their start", Zeros, "7 parameters",
@@ -327,12 +381,13 @@ LOOKS = (
         instead(Subject, "exact", evaluating),
     ),
     Look(
-        "saving", "a living model whose weights are others", Deaf, "something that outputs",
-        instead(artefacts, "_stir", nothing()),
+        "saving", "a living model whose weights are others", lambda: Deaf("sweet"),
+        "something that outputs",
+        instead(saving, "_stir", nothing()),
     ),
     Look(
         "saving", "tables that a living model does not save", Drawn, "table, drawn when one",
-        instead(artefacts, "_unsaved", nothing({})),
+        instead(saving, "instances", nothing("")),
     ),
     Look(
         "compiles", "what is exported", lambda: Sums("exported"), "exported outputs are off",

@@ -215,7 +215,10 @@ def test_gradients_go_through_what_a_plain_record_holds() -> None:
             return Out(None, self.head(self.embed(x).cumsum(1)))
 
     [one] = check(subject_of(Recorded(), make=Recorded, vocabulary=16), laws=("gradients",))
-    assert (one.status, one.detail) == ("held", "3 parameters get a gradient")
+    assert (one.status, one.detail) == (
+        "held",
+        "3 parameters get a gradient; as differences have them",
+    )
 
 
 def test_what_a_living_model_holds_and_does_not_save_is_named() -> None:

@@ -239,18 +239,18 @@ def gradients(subject: Subject, length: int) -> str:
     share, wide = subject.share(x), subject.widened(x)
     with subject.exactly(), torch.enable_grad():
         try:
-            leaf, y = subject.differentiable(subject.copy(), x)
-            if leaf is None:
+            leaves, y = subject.differentiable(subject.copy(), x)
+            if not leaves:
                 return ""
             weight = torch.randn(y[:, half:].shape, generator=torch.Generator().manual_seed(1))
-            whole = _gradient(y[:, half:] * weight, leaf)[:, :half]
+            whole = _gradient(y[:, half:] * weight, leaves[0])[:, :half]
         except FAILURES:  # it has none in evaluation
             return ""
         try:
             model = subject.copy()
-            leaf, _ = subject.differentiable(model, x[:, :half], first)
+            leaves, _ = subject.differentiable(model, x[:, :half], first)
             y, _ = follow(subject, model, wide, (half, length), kept[0])
-            passed = _gradient(y * weight, leaf) if leaf is not None else whole
+            passed = _gradient(y * weight, leaves[0]) if leaves else whole
         except FAILURES as error:
             return f"gradients do not pass its cache: {describe(error)}"
     largest = float(whole.abs().max())

@@ -2,30 +2,35 @@
 
 Tried in three ways, which find different faults: by changing what comes later, which also finds
 discrete choices (sorting, hashing, routing), by leaving it out, which finds what depends on how
-much follows, and by gradients, which also find what is too small or saturated to be seen in one
-change. In evaluation and in training, where dropout draws the same
-numbers; with a mask that says that all is real, where one is taken; at lengths around blocks and
-windows; and, the longest of these again, in every other way in which the model computes the same.
+much follows, and by gradients (`later_gradients`), which also find what is too small or saturated
+to be seen in one change, and see every place of a long text. In evaluation at lengths around
+blocks and windows. In training, with a mask that says that all is real, and in every other way in
+which the model computes the same, outputs are compared with those: where they are equal, nothing
+else is computed, and where they are not, as with dropout that is no part of torch's, all inputs are
+changed there, too.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import cuts
+from sequence_laws.later_gradients import MANY, gradient, gradients
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
 BATCH = 2**20
 """numbers that a batch may give: rows of it are looked at together"""
-
-
-LONG = 150
-"""inputs of a text beyond blocks of usual sizes, at some places of which it is tried, too"""
+LONG = 320
+"""inputs of a text beyond blocks of usual sizes"""
+ROWS = 4
+"""of which outputs are compared, so that discrete choices fall in several ways"""
 
 
 class Condition(NamedTuple):
@@ -52,26 +57,91 @@ def causality(subject: Subject) -> str:
     if not subject.causal:
         raise Inapplicable("it reads both ways")
     subject.require_positions()
-    looks, every = 0, list[Condition]()
+    every, first, looks = list[Condition](), subject, 0
     for way, model in subject.implementations:
         # ways differ in how pairs are masked, which the longest input of each mode shows
         every = longest(every) if every else list(conditions(model))
+        first = first if looks else model
         for condition in every:
-            changes(model, condition._replace(way=way))
-            if not condition.training and not condition.masked:
-                left_out(model, condition._replace(way=way))
+            look(first, model, condition._replace(way=way))
             looks += 1
-    if subject.takes(LONG):
-        changes(subject, Condition(LONG), [cut - 1 for cut in cuts(LONG)])
-        looks += 1
+    for how in longest(every):
+        if how.training and dropouts(first):
+            changes(first, how, places(how.length))
     detail = f"{looks} looks: every later input changed or left out, in evaluation"
     detail += " and training" * subject.doubles
+    length = far(subject)
+    longs = [length] if length else []
+    shorts = [n for n in subject.lengths() if n <= MANY + 1][-1:] if subject.strict else []
+    told: bool | None = None
     try:
-        return f"{detail}; {gradients(subject)} by gradients"
+        for length in [*shorts, *longs] or subject.lengths()[-1:]:
+            told = gradients(subject, length)
+        detail += f"; by gradients at length {length}" if told is not None else ""
     except LawBroken:
         raise
     except FAILURES as error:  # some cannot be differentiated in evaluation
-        return f"{detail}; no gradients: {describe(error)}"
+        told, detail = None, f"{detail}; no gradients: {describe(error)}"
+    for length in longs:
+        some = places(length) if told else range(length - 1)
+        changes(subject, Condition(length), some)
+        detail += f"; {len(some)} places of {length} inputs changed"
+    return detail
+
+
+def look(first: Subject, model: Subject, how: Condition) -> None:
+    """All later inputs changed, or left out, of a model under a condition; where its outputs are
+    those of the ``first`` way in evaluation, the look at that was one at this."""
+    plain = model is first and not how.training and not how.masked
+    if plain or not equal(first, model, how):
+        changes(model, how)
+    if not how.training and not how.masked:
+        left_out(model, how, first.bound(model.inputs.draw(1, how.length)))
+
+
+def equal(first: Subject, model: Subject, how: Condition) -> bool:
+    """Whether some rows give what they give the ``first`` way in evaluation, without dropout."""
+    x = model.inputs.draw(ROWS, how.length)
+    padding_mask = torch.ones(x.shape[:2], dtype=torch.bool) if how.masked else None
+    try:
+        with undropped(model) if how.training else contextlib.nullcontext():
+            y = model.exact(x, padding_mask, training=how.training)
+        off = (y - first.exact(x)).abs().max()
+    except FAILURES:  # a length that is refused in evaluation
+        return False
+    return float(off) <= first.bound(x[:1])
+
+
+def dropouts(subject: Subject) -> list[nn.Module]:
+    """Dropouts of torch in the model that is tried in training."""
+    return [m for m in subject.fresh(True).modules() if type(m).__module__ == _DropoutNd.__module__]
+
+
+@contextlib.contextmanager
+def undropped(subject: Subject) -> Iterator[None]:
+    """Within it dropouts of torch drop nothing."""
+    parts: list[Any] = dropouts(subject)
+    before = [part.p for part in parts]
+    for part in parts:
+        part.p = 0.0
+    try:
+        yield
+    finally:
+        for part, p in zip(parts, before, strict=True):
+            part.p = p
+
+
+def places(length: int) -> list[int]:
+    """Positions behind which inputs are changed where not all are: some, and ends of blocks."""
+    return sorted({cut - 1 for cut in cuts(length) if cut} | {*range(63, length - 1, 64)})
+
+
+def far(subject: Subject) -> int | None:
+    """The longest of some lengths beyond blocks of usual sizes that it takes, up to its own."""
+    most = subject.max_length() or LONG
+    every = sorted({most, LONG, 256, 128}, reverse=True)
+    some = (n for n in every if TRIED[-1] < n <= min(most, LONG))
+    return next((n for n in some if n in subject.lengths() or subject.takes(n)), None)
 
 
 def glance(subject: Subject, longer: int) -> str | None:
@@ -83,7 +153,7 @@ def glance(subject: Subject, longer: int) -> str | None:
         for training in (False, True) if lengths else ():
             changes(subject, Condition(lengths[-1], training))
         if lengths and longer > lengths[-1] and subject.takes(longer):
-            changes(subject, Condition(longer), [cut - 1 for cut in cuts(longer)])
+            changes(subject, Condition(longer), places(longer))
     except LawBroken as broken:
         return broken.finding
     except Inapplicable:
@@ -113,24 +183,24 @@ def longest(every: Sequence[Condition]) -> list[Condition]:
     return list({(one.training, one.masked): one for one in every}.values())
 
 
-def changes(subject: Subject, condition: Condition, lasts: Sequence[int] | None = None) -> None:
-    """Change all inputs behind each position, or each of ``lasts``, in turn: no output up to it
-    moves."""
-    x = subject.inputs.draw(1, condition.length)
-    padding_mask = torch.ones(x.shape[:2], dtype=torch.bool) if condition.masked else None
-    bound = subject.bound(x, padding_mask, training=condition.training)
-    y = subject.exact(x, padding_mask, training=condition.training)
-    for last in suspects(subject, condition, x, y, bound) if lasts is None else lasts:
-        moved = _moved(subject, condition, x, y, slice(last + 1, None))[: last + 1]
+def changes(subject: Subject, how: Condition, some: Sequence[int] | None = None) -> None:
+    """Change all inputs behind each position, or behind ``some``: no output up to it moves."""
+    x = subject.inputs.draw(1, how.length)
+    padding_mask = torch.ones(x.shape[:2], dtype=torch.bool) if how.masked else None
+    bound = subject.bound(x, padding_mask, training=how.training)
+    y = subject.exact(x, padding_mask, training=how.training)
+    every = range(how.length - 1) if some is None else some
+    for last in suspects(subject, how, x, y, bound, every):
+        moved = _moved(subject, how, x, y, slice(last + 1, None))[: last + 1]
         if bool((moved > bound).any()):
-            raise _broken(subject, condition, x, y, bound, last, alone=lasts is None)
+            raise _broken(subject, how, x, y, bound, last, alone=some is None)
 
 
-def left_out(subject: Subject, condition: Condition) -> None:
+def left_out(subject: Subject, condition: Condition, bound: float) -> None:
     """Leave out the last input, and the last half: no output before it moves."""
     length = condition.length
     x = subject.inputs.draw(1, length)
-    y, bound = subject.exact(x), subject.bound(x)
+    y = subject.exact(x)
     for last in sorted({length // 2, length - 1} - {0}):
         try:
             shorter = subject.exact(x[:, :last])
@@ -152,14 +222,16 @@ def left_out(subject: Subject, condition: Condition) -> None:
             )
 
 
-def suspects(subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float) -> Sequence[int]:
-    """Positions behind which a change moves an output up to them, each in a row of its own of one
-    batch. A batch may have a part in that, so that each is looked at alone afterwards; so are all
-    where the model takes no such batch."""
-    length, found = how.length, list[int]()
+def suspects(
+    subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: float, every: Sequence[int]
+) -> Sequence[int]:
+    """Positions of ``every`` behind which a change moves an output up to them, each in a row of its
+    own of one batch. A batch may have a part in that, so that each is looked at alone afterwards;
+    so are all where the model takes no such batch."""
+    found = list[int]()
     try:
-        for lasts in torch.arange(length - 1).split(max(1, BATCH // y.numel())):
-            later = torch.arange(length) > lasts[:, None]
+        for lasts in torch.tensor(every).split(max(1, BATCH // y.numel())):
+            later = torch.arange(how.length) > lasts[:, None]
             same = x.repeat(len(lasts), *[1] * (x.dim() - 1))
             behind = later if x.dim() == 2 else later[..., None]
             changed = torch.where(behind, subject.inputs.other(same), same)
@@ -171,43 +243,8 @@ def suspects(subject: Subject, how: Condition, x: Tensor, y: Tensor, bound: floa
             )
             found += lasts[((off > bound) & ~later).any(1)].tolist()
     except Exception:  # whatever a model says of a batch
-        return range(length - 1)
+        return every
     return found
-
-
-def gradients(subject: Subject) -> int:
-    """The gradient of each output to later inputs is zero; how many looks that took."""
-    lengths = [length for length in subject.lengths() if 1 < length <= 33]
-    looks = 0
-    for length in lengths[-1:]:
-        x = subject.inputs.draw(1, length)
-        if not subject.doubles:
-            return 0
-        share = subject.share(x)
-        with subject.exactly():
-            model = subject.copy()  # held: hooks of some do not outlive it
-            leaf, y = subject.differentiable(model, x)
-            if leaf is None:
-                return looks
-            weight = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1))
-            for t in range(length - 1):
-                later = _gradient((y[0, t] * weight).sum(), leaf)
-                size, at = later[t + 1 :].max(0)
-                if float(size) > (0 if subject.strict else share * float(later.max())):
-                    raise LawBroken(
-                        f"output {t} has a gradient of {float(size):.2g} to input "
-                        f"{t + 1 + int(at)} (its largest: {float(later.max()):.2g}), at length "
-                        f"{length}{subject.assumed}",
-                        _gradient_code(subject, length, t, t + 1 + int(at)),
-                    )
-        looks += 1
-    return looks
-
-
-def _gradient(output: Tensor, leaf: Tensor) -> Tensor:
-    """(L,), the largest gradient of an output to each input."""
-    (gradient,) = torch.autograd.grad(output, leaf, retain_graph=True, allow_unused=True)
-    return torch.zeros(leaf.shape[1]) if gradient is None else gradient[0].abs().amax(-1)
 
 
 def _moved(subject: Subject, how: Condition, x: Tensor, y: Tensor, part: Any) -> Tensor:
@@ -254,8 +291,8 @@ def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
     try:
         with subject.exactly():
             model = subject.copy(training=how.training)
-            leaf, y = subject.differentiable(model, subject.inputs.draw(1, how.length))
-            if leaf is None or float(_gradient(y[0, t].sum(), leaf)[s]) > 0:
+            leaves, y = subject.differentiable(model, subject.inputs.draw(1, how.length))
+            if not leaves or float(gradient(y[0, t].sum(), leaves)[s]) > 0:
                 return ""
     except FAILURES:  # some cannot be differentiated in evaluation
         return ""
@@ -275,19 +312,3 @@ def _change_code(subject: Subject, how: Condition, part: str, t: int) -> str:
         f"print(float(moved[0, {t}].abs().max()))  # not 0",
         training=how.training,
     )
-
-
-def _gradient_code(subject: Subject, length: int, t: int, s: int) -> str:
-    lines = [subject.inputs.code(1, length)]
-    if subject.inputs.vocabulary is None:
-        lines += ["x.requires_grad_()", f"y = {subject.call_code('x')}"]
-    else:
-        lines += [
-            "table = next(m for m in model.modules() if isinstance(m, torch.nn.Embedding))",
-            "kept = []",
-            "table.register_forward_hook(lambda m, i, o: kept.append(o.retain_grad() or o))",
-            f"y = {subject.call_code('x')}",
-        ]
-    leaf = "x" if subject.inputs.vocabulary is None else "kept[0]"
-    lines += [f"y[0, {t}].sum().backward()", f"print({leaf}.grad[0, {s}].abs().max())  # not 0"]
-    return subject.code(*lines, gradients=True)

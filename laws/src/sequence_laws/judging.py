@@ -10,7 +10,17 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from sequence_laws import agreement, artefacts, behaviour, caches, causality, rows, streaming
+from sequence_laws import (
+    agreement,
+    behaviour,
+    caches,
+    causality,
+    gradients,
+    numbers,
+    rows,
+    saving,
+    streaming,
+)
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
@@ -43,12 +53,12 @@ LAWS: dict[str, Law] = {
     "packing": rows.packing,
     "batch": rows.batch,
     "lengths": behaviour.lengths,
-    "numbers": artefacts.numbers,
-    "gradients": behaviour.gradients,
+    "numbers": numbers.numbers,
+    "gradients": gradients.gradients,
     "agreement": agreement.agreement,
     "order": behaviour.order,
     "determinism": behaviour.determinism,
-    "saving": artefacts.saving,
+    "saving": saving.saving,
     "compiles": compiles,
     "cost": costs.cost,
 }

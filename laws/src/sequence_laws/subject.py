@@ -326,32 +326,32 @@ class Subject(Call):
         model: nn.Module,
         x: Tensor,
         run: Callable[[nn.Module, Tensor], Tensor] | None = None,
-    ) -> tuple[Tensor | None, Tensor]:
+    ) -> tuple[list[Tensor], Tensor]:
         """Vectors (B, L, d) that the model reads, and outputs that can be differentiated by them.
 
-        Of tokens these are rows of the first embedding that is given them; None where there is
-        none. ``run`` is how it is called (default: in one pass).
+        Of tokens these are what each embedding gives that is given them: none where there is none.
+        ``run`` is how it is called (default: in one pass).
         """
         run = run or self.run
         if not self.doubles:
-            return None, run(model, x)
+            return [], run(model, x)
         if self.inputs.vocabulary is None:
             leaf = self.widened(x).requires_grad_()
-            return leaf, run(model, leaf.clone())
+            return [leaf], run(model, leaf.clone())
         leaves: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-            if leaves or not inputs or not torch.equal(inputs[0], x):
+            if not inputs or output.dim() != 3 or not torch.equal(inputs[0], x):
                 return None
             leaves.append(output.detach().requires_grad_())
-            return leaves[0].clone()  # which may be changed in place
+            return leaves[-1].clone()  # which may be changed in place
 
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         hooks = [table.register_forward_hook(keep) for table in tables]
         y = run(model, x)
         for hook in hooks:
             hook.remove()
-        return (leaves[0] if leaves and leaves[0].dim() == 3 else None), y
+        return leaves, y
 
     def code(
         self, *lines: str, double: bool = True, training: bool = False, gradients: bool = False
