@@ -245,8 +245,12 @@ WRONG = (
         "forward", output(lambda self, x, y: y + 1e-6 * x.detach().mean(1, keepdim=True)),
     ),
     simple(
-        "causality", "a mean of later blocks, without a gradient", "at length 150",
+        "causality", "a mean of later blocks, without a gradient", "at length 320",
         "forward", output(lambda self, x, y: y + 1e-6 * later_blocks(x.detach())),
+    ),
+    simple(
+        "agreement", "a faster path without gradients", "with gradients output 0", "forward",
+        output(lambda self, x, y: y if torch.is_grad_enabled() else 1.01 * y),
     ),
     softmax(
         "streaming", "a state that drops a token", "come in pieces that end at",
