@@ -13,7 +13,11 @@ BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_p
 	tests/genes/mixers/test_bigbird.py tests/genes/mixers/test_reformer_oracles.py tests/generation/test_beam.py \
 	tests/engines/test_kernel_fla.py tests/lab/bench/test_bench.py tests/data/episodes/test_minari.py
 
-.PHONY: demo test test-part test-all test-changed borders mutations gpu lint types docs docs-site dist clean
+BOARDS ?= $(shell sed -n 's/^\([a-z0-9.-]*\) |.*/\1/p' boards.txt)
+# of the line of boards.txt that a target names
+column = $(shell sed -n 's/^$* | *//p' boards.txt | cut -d'|' -f$(1))
+
+.PHONY: demo test test-part test-all test-changed borders board mutations gpu lint types docs docs-site dist clean
 
 # nine trainings of 200 steps, after which models of this size beat counting; steps, not seconds,
 # so that other work on the machine makes them late, not unequal
@@ -27,6 +31,15 @@ test: lint types
 # tests of what meets other libraries again, with the newest release of each
 borders: $(DEV) $(NEWEST)
 	PYTHONPATH=$(CURDIR)/.newest $(BIN)/python -m pytest -n 2 --dist worksteal --newest newest.txt $(BORDERS)
+
+# every law on all models of libraries (boards.txt), in runs/boards, against what docs/board records
+board: $(BOARDS:%=board-%)
+
+board-%:
+	$(PYTHON) -m venv runs/environments/$*
+	runs/environments/$*/bin/python -m pip install --quiet $(call column,3)
+	runs/environments/$*/bin/sequence-laws board $(call column,2) --out runs/boards/$* \
+		$(addprefix --against ,$(wildcard docs/board/$(strip $(call column,1))))
 
 # of the tests that `make test` leaves out the tenth part that is drawn by the date
 test-part: $(DEV)

@@ -2,6 +2,19 @@
 
 from torch import nn
 
+from sequence_laws.adapters import subject_of
+from sequence_laws.subject import Subject
+
+PACKAGES = (
+    "linformer",
+    "local-attention",
+    "performer-pytorch",
+    "reformer-pytorch",
+    "routing-transformer",
+    "sinkhorn-transformer",
+    "x-transformers",
+)
+"""whose versions a board of this file records"""
 VOCABULARY, WIDTH, LONGEST = 32, 32, 64
 
 
@@ -33,11 +46,12 @@ def sinkhorn() -> nn.Module:
     return SinkhornTransformerLM(**sizes, heads=4, bucket_size=8, causal=True)
 
 
-def linformer() -> nn.Module:
+def linformer() -> Subject:
     from linformer import LinformerLM
 
     sizes = {"num_tokens": VOCABULARY, "seq_len": LONGEST, "dim": WIDTH, "depth": 2}
-    return LinformerLM(**sizes, heads=4, k=16)
+    model = LinformerLM(**sizes, heads=4, k=16)
+    return subject_of(model, "linformer", causal=False, vocabulary=VOCABULARY)
 
 
 def reformer() -> nn.Module:

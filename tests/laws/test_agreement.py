@@ -1,5 +1,6 @@
 """Each way to compute the same: a plain call, embeddings, gradients, implementations."""
 
+import inspect
 import re
 import subprocess
 import sys
@@ -13,7 +14,8 @@ from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.adapters import subject_of
-from sequence_laws.adapters.transformers import hugging_face, pretrained
+from sequence_laws.adapters.hugging_face import hugging_face
+from sequence_laws.adapters.transformers import pretrained
 from sequence_laws.inputs import Inputs
 from sequence_laws.subject import Subject
 
@@ -162,6 +164,43 @@ def test_embeddings_are_another_form_of_the_same_tokens() -> None:
     assert "from inputs_embeds output 0 of row 0 is off by" in one.detail
 
 
+@pytest.mark.parametrize("forgets", ["encoder_attention_mask", "past_key_values", ""])
+def test_the_states_of_an_encoder_are_read_next_to_the_inputs(forgets: str) -> None:
+    """A decoder that reads their padding breaks agreement; one that forgets its past only there
+    breaks streaming."""
+    pytest.importorskip("transformers")
+    made = hugging_face("BartForCausalLM")
+    kind: Any = type(made.model)
+
+    class Forgets(kind):
+        def forward(
+            self,
+            input_ids: Any = None,
+            encoder_hidden_states: Any = None,
+            encoder_attention_mask: Any = None,
+            **more: Any,
+        ) -> Any:
+            given = {"encoder_attention_mask": encoder_attention_mask, **more}
+            if forgets and encoder_hidden_states is not None:
+                given[forgets] = None
+            return super().forward(
+                input_ids=input_ids, encoder_hidden_states=encoder_hidden_states, **given
+            )
+
+    Forgets.forward.__signature__ = inspect.signature(kind.forward)
+    subject = pretrained(Forgets(made.model.config), "forgets", causal=True)
+    broken = {v.law: v.detail for v in check(subject, laws=("agreement", "streaming"))}
+    for law, words in (
+        ("agreement", "with other states in the padding of the encoder output 0 of row 0"),
+        ("streaming", "with the states of an encoder output"),
+    ):
+        wrong = (
+            forgets == {"agreement": "encoder_attention_mask", "streaming": "past_key_values"}[law]
+        )
+        assert broken[law].startswith("with the states of an encoder ") is wrong, broken[law]
+        assert (words in broken[law]) is wrong, broken[law]
+
+
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize("causal", [False, True])
 def test_the_fast_path_of_torchs_encoder_agrees_with_its_slow_one(causal: bool) -> None:
@@ -169,5 +208,22 @@ def test_the_fast_path_of_torchs_encoder_agrees_with_its_slow_one(causal: bool) 
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
     [one] = check(nn.TransformerEncoder(layer, 2), laws=("agreement",), causal=causal)
-    assert one.status == "held", one.detail
-    assert "with gradients" in one.detail
+    if causal:  # a query that may see nothing, of padding on the left, is not finite in the kernel
+        assert re.search(r"with gradients output 2 of row 1 is off by nan.*on the left", one.detail)
+    else:
+        assert one.status == "held"
+        assert "with gradients" in one.detail
+
+
+@pytest.mark.parametrize(("rows_first", "status"), [(True, "failed"), (False, "held")])
+def test_torchs_decoder_with_padding_on_the_left(rows_first: bool, status: str) -> None:
+    """Without gradients attention is one kernel, in which queries without a key are not finite, and
+    with them what reads those; with gradients, and for (L, B, d), it is another."""
+    torch.manual_seed(0)
+    layer = nn.TransformerDecoderLayer(16, 4, 32, batch_first=rows_first)
+    [one] = check(nn.TransformerDecoder(layer, 2), laws=("agreement",))
+    assert one.status == status, one.detail
+    if status == "held":
+        assert "with another memory in its padding" in one.detail
+    else:
+        assert re.search(r"with gradients output 2 of row 1 is off by nan.*on the left", one.detail)

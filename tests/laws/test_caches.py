@@ -1,5 +1,7 @@
 """Caches of transformers are found by what comes back, under whatever name; a lost one is red."""
 
+import subprocess
+import sys
 from inspect import signature
 
 import pytest
@@ -9,7 +11,7 @@ from sequence_laws import check
 
 transformers = pytest.importorskip("transformers")
 
-from sequence_laws.adapters.transformers import hugging_face  # noqa: E402
+from sequence_laws.adapters.hugging_face import hugging_face  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers
 [THEIRS] = {"cache", "past_key_values"} & {
@@ -33,6 +35,22 @@ class Renamed(transformers.GPT2LMHeadModel):
         return {self.back if name == THEIRS else name: value for name, value in out.items()}
 
 
+class Untold(transformers.GPT2LMHeadModel):
+    """No signature tells the name."""
+
+    def forward(self, input_ids=None, use_cache=None, **words):
+        out = super().forward(input_ids, use_cache=use_cache, **{THEIRS: words.get("past")})
+        return {"past" if name == THEIRS else name: value for name, value in out.items()}
+
+
+class NoFlag(transformers.GPT2LMHeadModel):
+    """Nothing asks for a cache: it comes back."""
+
+    def forward(self, input_ids=None, past=None):
+        out = super().forward(input_ids, use_cache=True, **{THEIRS: past})
+        return {"past" if name == THEIRS else name: value for name, value in out.items()}
+
+
 class Lost(Renamed):
     """What comes back is not what is read."""
 
@@ -46,8 +64,89 @@ class Silent(Renamed):
         return super().forward(input_ids, use_cache=False)
 
 
-def test_a_cache_by_a_third_name_is_tried() -> None:
-    assert [one.status for one in check(gpt2(Renamed), causal=True, laws=["streaming"])] == ["held"]
+@pytest.mark.parametrize("kind", [Renamed, Untold, NoFlag])
+def test_a_cache_by_a_third_name_is_tried(kind: type) -> None:
+    [told] = check(gpt2(kind), causal=True, laws=["streaming"])
+    assert told.status == "held", told.detail
+    assert "8 splits" in told.detail
+
+
+class Fixed(transformers.GPT2LMHeadModel):
+    """Others than of a `DynamicCache` with one of a fixed size."""
+
+    def forward(self, input_ids=None, use_cache=None, **words):
+        out = super().forward(input_ids, use_cache=use_cache, **words)
+        if isinstance(words.get(THEIRS), transformers.StaticCache):
+            out.logits = 1.01 * out.logits
+        return out
+
+
+class Refuses(transformers.GPT2LMHeadModel):
+    def forward(self, input_ids=None, use_cache=None, **words):
+        if isinstance(words.get(THEIRS), transformers.StaticCache):
+            raise ValueError("no static cache here")
+        return super().forward(input_ids, use_cache=use_cache, **words)
+
+
+class Denies(Fixed):
+    _can_compile_fullgraph = False
+
+
+@pytest.mark.parametrize(
+    ("kind", "status", "says"),
+    [
+        (
+            transformers.GPT2LMHeadModel,
+            "held",
+            "8 splits, of one input at a time and more; a static",
+        ),
+        (Fixed, "failed", "that end at 1, 2, 3, 4, 5 with a static cache (outputs"),
+        (Refuses, "held", "a static cache is refused: "),
+        (Denies, "held", "its class claims no static cache"),
+    ],
+)
+def test_a_static_cache_gives_what_one_pass_gives_or_is_refused(kind, status, says) -> None:
+    [told] = check(gpt2(kind), causal=True, laws=["streaming"])
+    assert told.status == status, told.detail
+    assert says in told.detail
+    if status == "failed":
+        shown = []
+        program = told.reproduction.replace("...", "made")
+        made = gpt2(kind)
+        exec(program, {"made": made, "transformers": transformers, "print": shown.append})
+        assert float(shown[0]) > 1e-4
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("MistralForCausalLM", "14 splits, of one input at a time and more; a static cache"),
+        ("Gemma2ForCausalLM", "14 splits, of one input at a time and more; a static cache"),
+        ("GPTNeoForCausalLM", "its class claims no static cache"),
+    ],
+)
+def test_windows_of_classes_are_gone_around(name: str, words: str) -> None:
+    [told] = check(hugging_face(name), laws=["streaming"])
+    assert told.status == "held", told.detail
+    assert words in told.detail
+
+
+def test_places_of_roberta_count_padding_behind_a_cache_that_is_given_a_mask_alone() -> None:
+    """roberta:154 adds what the cache has read, padding and all; with position_ids it holds."""
+    [told] = check(hugging_face("RobertaForCausalLM"), laws=["streaming"])
+    assert told.status == "failed_by_default"
+    assert told.detail.startswith("with attention_mask alone output 4 of a row with two padding")
+    ran = subprocess.run(
+        [sys.executable, "-c", told.reproduction], capture_output=True, text=True, check=True
+    )
+    assert float(ran.stdout.removeprefix("tensor(").partition(",")[0].rstrip(")\n")) > 0.01
+
+
+def test_a_class_without_a_cache_is_named_with_what_was_looked_for() -> None:
+    [told] = check(hugging_face("OpenAIGPTLMHeadModel"), laws=["streaming"])
+    assert told.status == "exempt"
+    assert told.detail.startswith("it offers no cache: of (input_ids, attention_mask, ")
+    assert told.detail.endswith(" none is use_cache, and it takes back nothing")
 
 
 @pytest.mark.parametrize("kind", [Lost, Silent])

@@ -20,7 +20,6 @@ from sequence_laws import (
     numbers,
     rows,
     saving,
-    streaming,
 )
 from sequence_laws.adapters import subject_of
 from sequence_laws.inputs import Inputs
@@ -135,49 +134,6 @@ class Blocks(Sums):
         first, *rest = self.embed(x).split(70, 1)
         later = [part.detach().mean(1, keepdim=True).expand_as(part) for part in rest]
         return self.head(torch.cat((first, *later), 1))
-
-
-class Ring(Sums):
-    """Attention over all that was read; its cache holds 40."""
-
-    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        h = self.embed(x)
-        h = h if cache is None else torch.cat((cache, h), 1)
-        seen = torch.ones(x.shape[1], h.shape[1], dtype=torch.bool).tril(h.shape[1] - x.shape[1])
-        y = (h[:, -x.shape[1] :] @ h.mT).masked_fill(~seen, -1e9).softmax(-1) @ h
-        return self.head(y), h[:, -40:]
-
-
-class Counts(Sums):
-    """A cache of sums, which a step of one input adds to twice."""
-
-    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        y = self.embed(x).cumsum(1)
-        if cache is not None:
-            y = y + cache * (2 if x.shape[1] == 1 else 1)
-        return self.head(y), y[:, -1:]
-
-
-class Held:
-    """Sums, whose rows stay, or that are not cut."""
-
-    def __init__(self, sums: Tensor, wrong: str) -> None:
-        self.sums, self.wrong = sums, wrong
-
-    def reorder_cache(self, order: Tensor) -> None:
-        self.sums = self.sums if self.wrong == "rows that stay" else self.sums[order]
-
-    def crop(self, count: int) -> None:
-        self.sums = self.sums[:, : count - (self.wrong == "one too many")]
-
-
-class Keeps(Sums):
-    """Sums with a cache of each."""
-
-    def forward(self, x: Tensor, cache: Held | None = None) -> tuple[Tensor, Held]:
-        h = self.embed(x)
-        h = h if cache is None else torch.cat((cache.sums, h), 1)
-        return self.head(h.cumsum(1))[:, -x.shape[1] :], Held(h, self.wrong)
 
 
 class Overflows(nn.Module):
@@ -370,22 +326,6 @@ LOOKS = (
         "causality", "training", Drops, "in training", instead(causality, "equal", nothing(True)),
     ),
     Look(
-        "streaming", "pieces at the longest length", Ring, "output 41 is off",
-        lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
-    ),
-    Look(
-        "streaming", "one input at a time", Counts, "that end at 1, 2, 3",
-        instead(streaming, "splits", lambda right: lambda n: [(0, n // 2, n)]),
-    ),
-    Look(
-        "streaming", "rows in another order", lambda: Keeps("rows that stay"), "in the order",
-        instead(streaming, "reordered", nothing("")),
-    ),
-    Look(
-        "streaming", "inputs taken back", lambda: Keeps("one too many"), "taken back with crop",
-        instead(streaming, "taken_back", nothing("")),
-    ),
-    Look(
         "padding", "holes", lambda: Masked("all up to the last"), "(holes: ",
         instead(rows, "contents", but("holes")),
     ),
@@ -471,7 +411,7 @@ def test_a_look_judges_rightly_what_nothing_else_does(look, monkeypatch):
     assert missed.status == ("failed" if look.alarm else "held"), missed
 
 
-@pytest.mark.parametrize("kind", [Sums, Masked, Keeps])
+@pytest.mark.parametrize("kind", [Sums, Masked])
 def test_right_models_of_these_kinds_hold(kind):
     torch.manual_seed(0)
     found = check(kind(), causal=kind is not Masked)

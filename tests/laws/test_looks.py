@@ -7,9 +7,10 @@ from torch import Tensor, nn
 
 from sequence_laws import causality, check, compiling, cost
 from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.hugging_face import IMPORTS as OF_TRANSFORMERS
+from sequence_laws.board import IMPORTS
 from sequence_laws.causality import Condition, conditions, longest
 from sequence_laws.subject import Subject
-from sequence_laws.sweep import IMPORTS
 
 
 class Sums(nn.Module):
@@ -118,7 +119,7 @@ def test_cost_is_that_of_the_two_longest_lengths(monkeypatch: pytest.MonkeyPatch
     assert found.detail.endswith("from 16 to 32")
 
 
-@pytest.mark.parametrize("name", IMPORTS)
+@pytest.mark.parametrize("name", [*IMPORTS, *OF_TRANSFORMERS])
 def test_processes_of_a_sweep_share_modules_that_there_are(name: str) -> None:
     """A name that cannot be imported would be left out without a word, and cost seconds a class."""
     if name.startswith("transformers"):

@@ -11,6 +11,7 @@ from everyformer.cli import main
 from everyformer.core.errors import ConfigError, PluginError, ResourceError, ShapeError
 from sequence_laws import check, check_cost, check_streaming
 from sequence_laws.adapters import subject_of
+from sequence_laws.command import main as laws_main
 from sequence_laws.names import is_target
 from sequence_laws.targets import target
 
@@ -136,7 +137,7 @@ WRONG = [
     (
         "downloads",
         PluginError,
-        "the model '.*downloads' cannot be made: .*OSError: We couldn't connect",
+        "the model '.*downloads' downloads, which .*: .*OSError: We couldn't connect",
     ),
     ("no_module", ConfigError, "gives a dict, which is no model"),
     ("Wants", ConfigError, "wants flavour, colour: name a function that makes"),
@@ -338,3 +339,70 @@ def test_members_and_models_of_anyone_have_the_same_laws(file, capsys):
     for of_one_kind in ("equation", "batch"):
         assert main([*words, of_one_kind]) == 2
         assert f"unknown law '{of_one_kind}'" in capsys.readouterr().err
+
+
+OWN_CODE = """
+import torch
+from torch import nn
+from transformers import GPT2Config, PreTrainedModel
+
+(__import__("pathlib").Path(__file__).parent / "ran").touch()
+
+
+class OwnConfig(GPT2Config):
+    model_type = "own"
+
+
+class OwnForCausalLM(PreTrainedModel):
+    config_class = OwnConfig
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.embed = nn.Embedding(config.vocab_size, config.n_embd)
+        self.head = nn.Linear(config.n_embd, config.vocab_size)
+        self.post_init()
+
+    def forward(self, input_ids):
+        from transformers.modeling_outputs import CausalLMOutput
+
+        return CausalLMOutput(logits=self.head(self.embed(input_ids).cumsum(1)))
+"""
+
+
+def test_code_that_a_folder_brings_runs_with_trust_alone(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("transformers")
+    monkeypatch.setattr("transformers.dynamic_module_utils.HF_MODULES_CACHE", str(tmp_path / "c"))
+    monkeypatch.syspath_prepend(tmp_path / "c")
+    folder = tmp_path / "model"
+    folder.mkdir()
+    (folder / "modeling_own.py").write_text(OWN_CODE)
+    auto = {"AutoConfig": "OwnConfig", "AutoModelForCausalLM": "OwnForCausalLM"}
+    config = {"model_type": "own", "auto_map": {k: f"modeling_own.{v}" for k, v in auto.items()}}
+    (folder / "config.json").write_text(json.dumps(config))
+    words = ["check", f"hf:{folder}", "--laws", "causality", "batch"]
+    assert laws_main(words) == 2
+    said = capsys.readouterr().err
+    assert f"the folder '{folder}' brings code of its own (auto_map in its config.json: " in said
+    assert "modeling_own.OwnForCausalLM), which runs with --trust alone: read it before" in said
+    assert not [*tmp_path.rglob("ran")]
+    assert laws_main([*words, "--trust", "--json"]) == 0
+    assert [one["status"] for one in json.loads(capsys.readouterr().out)] == ["held", "held"]
+    assert [*tmp_path.rglob("ran")]
+    subject = target(f"hf:{folder}", trust=True)
+    scope = {}
+    exec(subject.code("x = torch.ones(1, 4).long()", f"y = {subject.call_code('x')}"), scope)
+    assert scope["y"].shape == (1, 4, 128)
+
+
+def test_a_factory_may_give_a_subject(file):
+    from sequence_laws import Subject
+
+    with file.open("a") as text:
+        text.write(
+            "\ndef both_ways():\n    from sequence_laws.adapters import subject_of\n"
+            "    return subject_of(Net(), causal=False)\n"
+        )
+    subject = target(f"{file}:both_ways")
+    assert isinstance(subject, Subject)
+    assert (subject.name, subject.causal) == ("both_ways", False)
+    assert subject.build[-1] == "model = both_ways().model"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.adapters import subject_of
-from sequence_laws.adapters.transformers import hugging_face
+from sequence_laws.adapters.hugging_face import hugging_face
 from sequence_laws.targets import target
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # of transformers

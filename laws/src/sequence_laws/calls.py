@@ -1,10 +1,12 @@
 """How a model is called: one pass, a cache, a loss, a file, and how these are written in Python."""
 
+import functools
+import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -25,17 +27,23 @@ class PlainCall(NamedTuple):
     """laws that are tried with it whatever its outputs are; others are where these differ"""
 
 
+CACHES, LABELS = ("cache", "state"), ("labels",)
+MASKS = ("mask", "padding_mask", "keep")
+DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
+"""words that a ``forward`` may have for what is given beside its inputs"""
+
+
 class Call:
     """How a model is called, as `Subject` says."""
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
-    unmasked: str = "it takes no mask"
-    """why there is none"""
     ones: bool = False
     """whether a mask of ones is given where there is none"""
     streams: bool = False
     """whether `feed` continues a cache"""
+    feeds_masks: bool = False
+    """whether `feed_masked` does, with a mask"""
     packs: str = ""
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
@@ -67,8 +75,32 @@ class Call:
     idles: str = "read what no text gives (an encoder, pictures, sound)"
     """that in words"""
 
+    depth: Literal["quick", "usual", "deep"] = "usual"
+    """how far laws look: `quick` in one way, `deep` also where that takes long"""
+    exempts: Mapping[str, str] = MappingProxyType({})
+    """laws that do not apply to its kind, and why"""
+
     model: nn.Module
     place: str
+
+    def lacks(self, what: str, words: Sequence[str]) -> str:
+        """Why it does not do something: parameters that it has, and words that were looked for."""
+        return f"{what}: of {named(self.model)} none is {' or '.join(words)}"
+
+    @functools.cached_property
+    def unmasked(self) -> str:
+        """Why it takes no mask."""
+        return self.lacks("it takes no mask", MASKS)
+
+    @functools.cached_property
+    def uncached(self) -> str:
+        """Why it has no cache that `feed` could continue."""
+        return self.lacks("it offers no cache", CACHES)
+
+    @functools.cached_property
+    def unpacked(self) -> str:
+        """Why it takes no documents."""
+        return self.lacks("it takes no documents", DOCUMENTS)
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """Result of the model for inputs, of which ``padding_mask`` (B, L) are no padding."""
@@ -112,11 +144,30 @@ class Call:
         Raises:
             Inapplicable: the model has no cache.
         """
-        raise Inapplicable("it offers no cache")
+        raise Inapplicable(self.uncached)
 
     def feed_code(self) -> list[str]:
         """The Python of `feed`: lines that define ``feed(x, cache)``."""
         return []
+
+    def feed_masked(
+        self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
+    ) -> tuple[Tensor, Any]:
+        """`feed` of rows in which something is padding: ``padding_mask`` (B, past + L) is of all
+        that was read and of ``x``."""
+        raise NotImplementedError
+
+    def feed_masked_code(self) -> list[str]:
+        """The Python of it: lines that define ``feed(x, cache, padding_mask)``."""
+        return []
+
+    def static(self, length: int) -> Any:
+        """The same with a cache of a fixed size, for ``length`` inputs, if there is such a kind.
+
+        Raises:
+            Inapplicable: it refuses one; with an empty sentence where there is no such kind.
+        """
+        raise Inapplicable("")
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """A cache whose row n is what row ``rows[n]`` was.
@@ -164,7 +215,7 @@ class Call:
         Raises:
             Inapplicable: it takes no labels.
         """
-        raise Inapplicable("it takes no labels")
+        raise Inapplicable(self.lacks("it takes no labels", LABELS))
 
     def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
@@ -196,3 +247,18 @@ class Call:
     def as_graph_code(self) -> list[str]:
         """The Python of it."""
         return []
+
+
+def named(model: nn.Module) -> str:
+    """Names of its parameters, of many the first eight: (x, mask, cache)."""
+    names = [*parameters(model)]
+    more = [f"{len(names) - 8} more"] if len(names) > 9 else []
+    return f"({', '.join([*names[:8], *more] if more else names)})"
+
+
+def parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
+    """Parameters of its ``forward``; none of one that does not tell them."""
+    try:
+        return inspect.signature(model.forward).parameters
+    except (TypeError, ValueError):
+        return {}

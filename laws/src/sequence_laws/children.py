@@ -73,22 +73,26 @@ def each(
     """
     waiting = list(range(len(calls)))
     running: dict[BaseProcess, tuple[int, float]] = {}
-    while waiting or running:
-        while waiting and len(running) < jobs:
-            number = waiting.pop(0)
-            child = start(target, *calls[number], imports=imports, daemon=True)
-            running[child] = number, time.monotonic()
-        time.sleep(0.05)
-        for child, (number, began) in list(running.items()):
-            took = time.monotonic() - began
-            late = child.is_alive() and took >= seconds
-            if child.is_alive() and not late:
-                continue
-            del running[child]
-            if late:
-                child.kill()
-            child.join()
-            yield number, None if late else child.exitcode, took
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                number = waiting.pop(0)
+                child = start(target, *calls[number], imports=imports, daemon=True)
+                running[child] = number, time.monotonic()
+            time.sleep(0.05)
+            for child, (number, began) in list(running.items()):
+                took = time.monotonic() - began
+                late = child.is_alive() and took >= seconds
+                if child.is_alive() and not late:
+                    continue
+                del running[child]
+                if late:
+                    child.kill()
+                child.join()
+                yield number, None if late else child.exitcode, took
+    finally:
+        for child in running:
+            child.kill()
 
 
 def _call(

@@ -75,6 +75,8 @@ def compiles(subject: Subject) -> str:
         except NotOneGraph as other:
             raise Inapplicable(f"not one graph: {other}", "reported") from other
     found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}{with_mask}"
+    if subject.depth == "deep":
+        found += by_the_real_compiler(subject, model, x)
     if operations > UNROLLED:
         return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
     with torch.no_grad(), warnings.catch_warnings():
@@ -102,6 +104,29 @@ def one_capture(subject: Subject, model: nn.Module, x: Tensor, padding_mask: Ten
     how = "compiled" if padding_mask is None else "compiled, with a mask,"
     same(subject, model, x, y, how, "torch.compile(model, backend='eager')", padding_mask)
     return sum(graphs)
+
+
+def by_the_real_compiler(subject: Subject, model: nn.Module, x: Tensor) -> str:
+    """Remark that the code that is generated gives equal outputs, up to the order of sums.
+
+    Raises:
+        LawBroken: it gives others.
+    """
+    torch._dynamo.reset()
+    expected = subject.run(model, x)
+    off = float((subject.run(cast(nn.Module, torch.compile(model)), x) - expected).abs().max())
+    if not off <= REAL * float(expected.abs().max()):
+        raise LawBroken(
+            f"outputs by the real compiler are off by {off:.2g} at length {x.shape[1]}",
+            subject.code(
+                subject.inputs.code(*x.shape[:2]),
+                f"y = {subject.call_code('x')}",
+                "model = torch.compile(model)",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                double=False,
+            ),
+        )
+    return ", also by the real compiler"
 
 
 def captured(model: nn.Module) -> tuple[nn.Module, list[int]]:

@@ -118,7 +118,32 @@ def place(result: Any) -> str:
 
 def first(result: Any) -> Tensor:
     """The outputs in what a model gives, at their `place`."""
-    where = place(result)
+    y: Tensor = reach(result, place(result))
+    return y
+
+
+def reach(result: Any, where: str) -> Any:
+    """What stands in a result at a `place`."""
     if where.startswith("."):
         return getattr(result, where[1:])
     return result[ast.literal_eval(where[1:-1])] if where else result
+
+
+def beside(result: Any) -> dict[str, Any]:
+    """What a model gives beside its outputs and a loss, by its `place`: tensors, containers and
+    objects."""
+    if isinstance(result, Mapping):
+        parts = {f"[{key!r}]": part for key, part in result.items()}
+    elif isinstance(result, tuple | list) and not hasattr(result, "_fields"):
+        parts = {f"[{n}]": part for n, part in enumerate(result)}
+    else:
+        fields = getattr(result, "_fields", None) or getattr(result, "__dict__", {})
+        parts = {f".{name}": getattr(result, name) for name in fields}
+    outputs = place(result)
+    return {
+        where: part
+        for where, part in ({} if isinstance(result, Tensor) else parts).items()
+        if where != outputs
+        and not isinstance(part, bool | int | float | str | None)
+        and not (isinstance(part, Tensor) and part.dim() == 0)
+    }

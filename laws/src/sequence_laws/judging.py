@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from traceback import walk_tb
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from sequence_laws import (
     agreement,
     behaviour,
+    caches,
     causality,
-    compiling,
     gradients,
     numbers,
     rows,
@@ -24,7 +24,8 @@ from sequence_laws import (
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
-from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.foreign import FAILURES, describe, needs_cuda, one_process, source
+from sequence_laws.quick import QUICK
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import (
     BROKEN,
@@ -36,6 +37,15 @@ from sequence_laws.verdict import (
 )
 
 Law = Callable[[Subject], str]
+
+
+def compiles(subject: Subject) -> str:
+    """`sequence_laws.compiling.compiles`, with the compiler, which takes seconds to import."""
+    from sequence_laws import compiling
+
+    return compiling.compiles(subject)
+
+
 LAWS: dict[str, Law] = {
     "causality": causality.causality,
     "streaming": streaming.streaming,
@@ -49,7 +59,7 @@ LAWS: dict[str, Law] = {
     "order": behaviour.order,
     "determinism": behaviour.determinism,
     "saving": saving.saving,
-    "compiles": compiling.compiles,
+    "compiles": compiles,
     "cost": costs.cost,
 }
 
@@ -85,6 +95,7 @@ def check(
     inputs: Tensor | None = None,
     claims: str | float | None = None,
     name: str | None = None,
+    depth: Literal["quick", "usual", "deep"] = "usual",
 ) -> Checked:
     """Every law that applies to a live module, tried on copies of it.
 
@@ -99,14 +110,22 @@ def check(
             channels of features, or a batch of its own.
         claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.
         name: of the model in messages (default: its class).
+        depth: how far laws look: "quick" (one look of each of five laws), "usual", or "deep".
 
     Raises:
         ConfigError: a law that there is not, or inputs that cannot be guessed.
     """
-    laws = known_laws(laws)
+    laws = laws_of(depth, laws)
     claim = known_claim(claims, laws)
     reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
-    return Checked(judge(subject_of(model, name, causal=causal, **reads), laws, claim))
+    subject = subject_of(model, name, causal=causal, **reads)
+    subject.depth = depth
+    return Checked(judge(subject, laws, claim))
+
+
+def laws_of(depth: str, names: Sequence[str] = ()) -> tuple[str, ...]:
+    """The names of laws that are tried at a `Subject.depth`."""
+    return known_laws(names, QUICK if depth == "quick" else LAWS)
 
 
 def known_laws(names: Sequence[str], known: Iterable[str] = LAWS) -> tuple[str, ...]:
@@ -137,6 +156,7 @@ def judge(subject: Subject, laws: Sequence[str], claim: float | None = None) -> 
     """Each verdict as it is known."""
     for name in laws:
         law = LAWS[name] if name != "cost" else lambda s: costs.cost(s, claim)
+        law = QUICK[name] if subject.depth == "quick" else law
         yield judged(subject, name, law)
 
 
@@ -146,7 +166,9 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
     status: Status = "held"
     code = ""
     try:
-        with one_thread(), contextlib.redirect_stdout(sys.stderr):
+        if name in subject.exempts:
+            raise Inapplicable(subject.exempts[name])
+        with one_thread(), contextlib.redirect_stdout(sys.stderr), one_process():
             detail = kept(subject, name, law)
     except LawBroken as broken:
         status = "failed_by_default" if isinstance(broken, BrokenByDefault) else "failed"
@@ -157,36 +179,56 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
         if is_ours(error):
             raise
         status, detail = "failed", f"it fails: {describe(error)}"
-    return LawResult(subject.name, name, status, detail, time.perf_counter() - start, code)
+        if asks := needs_cuda(error):
+            status, detail = "undecided", asks
+    place = source(type(subject.model)) if status in BROKEN else ""
+    took = time.perf_counter() - start
+    return LawResult(subject.name, name, status, detail, took, code, place)
 
 
 def kept(subject: Subject, name: str, law: Law) -> str:
-    """What a law found, of a subject as it is called and then by each of its plain calls.
+    """What a law found, of a subject as it is called, with each of its contexts, and by each of its
+    plain calls.
 
     Raises:
         LawBroken: it is broken. BrokenByDefault: it is by a plain call alone.
         Inapplicable: it was not judged.
     """
     detail = law(subject)
+    if subject.depth == "quick":
+        return detail
+    for words, other in subject.with_contexts if name in WITH_CONTEXT else ():
+        if broken := breaks(other, QUICK.get(name, law)):
+            raise LawBroken(f"{words} {broken.finding}", broken.reproduction)
+        detail += f"; also {words}"
     for call in subject.called_plainly:
-        if name not in call.laws and not (name in BY_OUTPUTS and differs(subject, call.subject)):
-            continue
-        finding, code = "", ""
-        try:
-            law(call.subject)
-        except Inapplicable:
-            continue
-        except LawBroken as broken:
-            finding, code = broken.finding, broken.reproduction
-        except FAILURES as error:
-            if is_ours(error):
-                raise
-            finding = f"it fails: {describe(error)}"
-        if finding:
-            raise BrokenByDefault(f"{call.words} {finding}; to have it hold, {call.right}", code)
+        if name in call.laws or (name in BY_OUTPUTS and differs(subject, call.subject)):
+            broken = breaks(call.subject, PARTS.get(name, law))
+            if broken is not None:
+                finding = f"{call.words} {broken.finding}; to have it hold, {call.right}"
+                raise BrokenByDefault(finding, broken.reproduction)
     return detail
 
 
+def breaks(subject: Subject, law: Law) -> LawBroken | None:
+    """How a law is broken, which may fail; None where it holds or is not judged."""
+    try:
+        law(subject)
+    except Inapplicable:
+        return None
+    except LawBroken as broken:
+        return broken
+    except FAILURES as error:
+        if is_ours(error):
+            raise
+        return LawBroken(f"it fails: {describe(error)}")
+    return None
+
+
+WITH_CONTEXT = ("causality", "streaming", "padding", "batch", "agreement")
+"""laws that are tried with each context, by their quick looks where they have such"""
+PARTS: dict[str, Law] = {"streaming": caches.padded}
+"""of a law, what a plain call may change"""
 BY_OUTPUTS = ("causality", "batch", "lengths", "determinism")
 """laws that a plain call cannot break while its outputs are those of the call that a law makes"""
 

@@ -8,7 +8,12 @@ from sequence_laws.verdict import BROKEN, LawResult, write_whole
 
 
 def write_junit(results: Sequence[LawResult], path: Path) -> None:
-    """Write a suite: a broken law is a failure with its program, what was not judged is skipped."""
+    """Write `junit` to a file."""
+    write_whole(path, junit(results) + "\n")
+
+
+def junit(results: Sequence[LawResult]) -> str:
+    """A suite: a broken law is a failure with its program, what was not judged is skipped."""
     failed = sum(one.status in BROKEN for one in results)
     counts = {"tests": str(len(results)), "failures": str(failed)}
     suite = ElementTree.Element("testsuite", {"name": "sequence-laws", **counts})
@@ -23,4 +28,4 @@ def write_junit(results: Sequence[LawResult], path: Path) -> None:
         else:
             ElementTree.SubElement(case, "system-out").text = one.detail
     ElementTree.indent(suite)
-    write_whole(path, ElementTree.tostring(suite, encoding="unicode") + "\n")
+    return ElementTree.tostring(suite, encoding="unicode")

@@ -26,13 +26,18 @@ def named(spec: str, what: str) -> Any:
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
         raise ConfigError(f"{what} names no class: {HOW}")
-    with importing(what):
-        module = _file(Path(path)) if path.endswith(".py") else import_named(path)
+    module = module_of(path, what)
     value = getattr(module, name, None)
     if value is None:
         known = [known for known, value in vars(module).items() if callable(value)]
         raise ConfigError(f"{what} has no '{name}'; {nearest(name, known)}")
     return value
+
+
+def module_of(path: str, what: str | None = None) -> Any:
+    """The module of a file or of a name."""
+    with importing(what or f"the file '{path}'"):
+        return _file(Path(path)) if path.endswith(".py") else import_named(path)
 
 
 @contextmanager

@@ -1,7 +1,12 @@
 """Names of models that are no members, recognised without importing anything."""
 
-GROUPS = ("hf:all", "hf:causal", "hf:encoders")
-"""names of many classes of transformers"""
+GROUPS = (":all", ":causal", ":encoders")
+"""ends of names of many models of a library"""
+
+
+def is_group(name: str) -> bool:
+    """True if a name is of many models: ``hf:all``, ``FILE.py:all``."""
+    return name.endswith(GROUPS)
 
 
 def is_target(name: str) -> bool:

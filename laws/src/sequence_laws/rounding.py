@@ -31,6 +31,10 @@ which computes in float32"""
 class _Doubled(TorchDispatchMode):
     """Every operation that asks for float32 gives float64."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:  # or torch imports its compiler, which takes seconds
+        return False
+
     def __torch_dispatch__(
         self,
         func: Callable[..., Any],

@@ -157,7 +157,7 @@ def packing(subject: Subject) -> str:
             some libraries take for documents, do not keep them apart.
     """
     if not subject.packs:
-        raise Inapplicable("it takes no documents")
+        raise Inapplicable(subject.unpacked)
     subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
     first = length // 2 - 1

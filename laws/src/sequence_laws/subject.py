@@ -20,6 +20,10 @@ from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
 """lengths of which a model takes some or all"""
+YOURS = ("model = ...  # yours",)
+"""lines that make a model that someone holds"""
+DEEP = (129, 257)
+"""others, of a deep look"""
 _MARKS = re.compile("window|block|chunk|bucket|span|stride|segment")
 _SPANS = re.compile("^(max_?(seq|position|len|source|target)|block_size|context_|n_positions|seq_)")
 
@@ -49,10 +53,15 @@ class Subject(Call):
         make: Callable[[], nn.Module] | None = None,
     ) -> None:
         self.model, self.name, self.inputs, self.causal = model, name, inputs, causal
-        self.build = tuple(build) or ("model = ...  # yours",)
+        self.build = tuple(build) or YOURS
         self.place, self.make = place, make
         self._bounds: dict[tuple[int, ...], float] = {}
         self._copies: dict[bool, nn.Module] = {}
+
+    def contexts(self) -> Iterator[tuple[str, Self]]:
+        """The model with what else it may read next to its inputs (states of an encoder), the same
+        for every row, with words for each."""
+        return iter(())
 
     def encodings(self) -> Iterator[tuple[str, Self]]:
         """The model called with the same inputs in another form, with words for each."""
@@ -68,6 +77,11 @@ class Subject(Call):
         return [*self.plain_calls()]
 
     @functools.cached_property
+    def with_contexts(self) -> list[tuple[str, Self]]:
+        """`contexts`, made once."""
+        return [*self.contexts()]
+
+    @functools.cached_property
     def implementations(self) -> list[tuple[str, Self]]:
         """`variants`, made once."""
         return [*self.variants()]
@@ -80,6 +94,8 @@ class Subject(Call):
         """The same, which remembers nothing of how its model was."""
         other = copy.copy(self)
         other._bounds, other._copies = {}, {}
+        for name in ("called_plainly", "implementations", "with_contexts", "_look"):  # of it alone
+            vars(other).pop(name, None)
         return other
 
     def objective(self, model: nn.Module, x: Tensor) -> Tensor:
@@ -106,7 +122,9 @@ class Subject(Call):
     @functools.cached_property
     def _lengths(self) -> list[int]:
         around = [n for mark in self.marks() for n in (mark - 1, mark, mark + 1, 2 * mark + 1)]
-        every = sorted({*TRIED, *around, *(n for n in [self.max_length()] if n and n <= 129)})
+        more = DEEP if self.depth == "deep" else ()
+        own = (n for n in [self.max_length()] if n and n <= 129)
+        every = sorted({*TRIED, *more, *around, *own})
         return self._taken(every)
 
     @functools.cached_property
@@ -303,16 +321,23 @@ class Subject(Call):
         """`bound` as a share of the largest output."""
         return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
 
-    def differentiable(self, model: nn.Module, x: Tensor) -> tuple[list[Tensor], Tensor]:
+    def differentiable(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        run: Callable[[nn.Module, Tensor], Tensor] | None = None,
+    ) -> tuple[list[Tensor], Tensor]:
         """Vectors (B, L, d) that the model reads, and outputs that can be differentiated by them.
 
         Of tokens these are what each embedding gives that is given them: none where there is none.
+        ``run`` is how it is called (default: in one pass).
         """
+        run = run or self.run
         if not self.doubles:
-            return [], self.run(model, x)
+            return [], run(model, x)
         if self.inputs.vocabulary is None:
             leaf = self.widened(x).requires_grad_()
-            return [leaf], self.run(model, leaf.clone())
+            return [leaf], run(model, leaf.clone())
         leaves: list[Tensor] = []
 
         def keep(module: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
@@ -323,7 +348,7 @@ class Subject(Call):
 
         tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
         hooks = [table.register_forward_hook(keep) for table in tables]
-        y = self.run(model, x)
+        y = run(model, x)
         for hook in hooks:
             hook.remove()
         return leaves, y

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-Status = Literal["held", "failed", "failed_by_default", "exempt", "undecided", "reported"]
+Status = Literal[
+    "held", "failed", "failed_by_default", "exempt", "undecided", "reported", "not_built"
+]
 BROKEN = ("failed", "failed_by_default")
 """statuses of a law that is broken, by the model or by its plain call"""
 SIGNS = {
@@ -18,6 +20,7 @@ SIGNS = {
     "reported": "*",
     "failed": "FAIL",
     "failed_by_default": "CALL",
+    "not_built": "x",
 }
 """of a status, in a table"""
 
@@ -32,12 +35,15 @@ class LawResult:
     status: Status
     """`failed_by_default`: it holds as the law calls the model, and not as a plain call does, by
     defaults, with a mask of ones or with what helpers of its library give; `exempt`: it does not
-    apply; `undecided`: it could not be judged; `reported`: a finding neither right nor wrong"""
+    apply; `undecided`: it could not be judged; `reported`: a finding neither right nor wrong;
+    `not_built`: there is no model to judge"""
     detail: str
     """what was checked and the largest error seen, or what went wrong, or why it was not judged"""
     seconds: float = 0.0
     reproduction: str = ""
     """lines of Python that show what went wrong"""
+    place: str = ""
+    """of what is broken: file and line of the model's class"""
 
 
 def write_verdicts(path: Path, verdicts: Sequence[LawResult]) -> None:

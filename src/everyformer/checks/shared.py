@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from everyformer.checks.cases import Case, cases, small_model
 from everyformer.checks.check import TOLERANCE
 from everyformer.checks.subjects import MemberMixer
+from everyformer.core.mask import Mask
 from everyformer.core.member import Member
 from everyformer.core.mixer import Mixer
 from everyformer.core.trials import LONGEST, WIDTH
@@ -143,10 +144,18 @@ class CaseMixer(MemberMixer):
         """One pass on its device."""
         return _back(super().packed(model, self.placed(x), self.placed(documents)))
 
-    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    def feed(
+        self, model: Any, x: Tensor, cache: Any, mask: Mask | None = None
+    ) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
-        y, state = super().feed(model, self.placed(x), cache)
+        y, state = super().feed(model, self.placed(x), cache, mask)
         return y.cpu(), state
+
+    def feed_masked(
+        self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
+    ) -> tuple[Tensor, Any]:
+        """As `feed`, with a mask of the new tokens."""
+        return super().feed_masked(model, x, cache, self.placed(padding_mask))
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """The state of the rows in another order."""

@@ -1,5 +1,6 @@
 """Mixers and whole models of everyformer: a `Mask`, and a `State` that goes on."""
 
+from abc import abstractmethod
 from typing import Any
 
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ class Ours(Subject):
 
     masks = ("right", "left", "holes")
     packs = "documents"
+    feeds_masks = True
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
@@ -41,6 +43,28 @@ class Ours(Subject):
         given = "" if padding_mask is None else f", mask=ef.Mask(padding_mask={padding_mask})"
         return f"model({x}{given}){self.place}"
 
+    @abstractmethod
+    def feed(
+        self, model: Any, x: Tensor, cache: Any, mask: Mask | None = None
+    ) -> tuple[Tensor, Any]:
+        """Outputs of the next tokens, of which a mask may be given, and the state behind them."""
+
+    def feed_masked(
+        self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
+    ) -> tuple[Tensor, Any]:
+        """As `feed`, with a mask of the new tokens."""
+        return self.feed(model, x, cache, Mask(padding_mask=padding_mask[:, -x.shape[1] :]))
+
+    def feed_masked_code(self) -> list[str]:
+        """The Python of it."""
+        mask = "mask=ef.Mask(padding_mask=padding_mask[:, -x.shape[1]:])"
+        return [
+            line.replace("feed(x, state)", "feed(x, state, padding_mask)").replace(
+                "model(x,", f"model(x, {mask},"
+            )
+            for line in self.feed_code()
+        ]
+
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """The state of the rows in another order."""
         return cache.reorder(rows)
@@ -62,10 +86,12 @@ class MemberMixer(Ours):
         """True if it has an exact state."""
         return bool(getattr(self.model, "continues", False))
 
-    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    def feed(
+        self, model: Any, x: Tensor, cache: Any, mask: Mask | None = None
+    ) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
         state = model.init_state(len(x)) if cache is None else cache
-        y, state, _ = model(x, state=state)
+        y, state, _ = model(x, state=state, mask=mask)
         return y, state
 
     def counted(self, cache: Any) -> list[int]:
@@ -95,9 +121,12 @@ class WholeModel(Ours):
             return False
         return True
 
-    def feed(self, model: Any, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
+    def feed(
+        self, model: Any, x: Tensor, cache: Any, mask: Mask | None = None
+    ) -> tuple[Tensor, Any]:
         """Outputs, and the state behind them."""
-        out = model(x, state=model.init_state(len(x)) if cache is None else cache)
+        state = model.init_state(len(x)) if cache is None else cache
+        out = model(x, state=state, mask=mask)
         return out.logits, out.state
 
     def feed_code(self) -> list[str]:

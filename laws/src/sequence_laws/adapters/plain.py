@@ -1,6 +1,7 @@
-"""Modules of one's own: what they read is found by trying, what else they take by its name."""
+"""Modules of one's own: what they read is found by trying, a cache by what comes back, what else
+they take by its name."""
 
-import inspect
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -8,11 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sequence_laws.adapters.caches import Way, find
+from sequence_laws.calls import DOCUMENTS, LABELS, MASKS, parameters
 from sequence_laws.errors import ConfigError, ShapeError
-from sequence_laws.foreign import describe
-from sequence_laws.inputs import Inputs, place
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.inputs import Inputs, beside, first, place, seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
@@ -27,25 +30,34 @@ class UnreadError(ConfigError):
 
 
 class Plain(Subject):
-    """A module that may take a mask and a cache with its inputs, by the usual names.
+    """A module that may take a mask and a cache with its inputs.
 
-    ``mask`` or ``padding_mask`` (B, L) is True at what is real. A ``cache`` or ``state`` of None
-    begins,
-    and what comes back is (outputs, cache), where there is one after ``return_cache=True``,
-    ``use_cache=True`` or ``return_state=True``.
+    ``mask`` or ``padding_mask`` (B, L) is True at what is real. A cache is what comes back beside
+    outputs, by default or after a flag that is True, and is taken again (`adapters.caches.find`).
     """
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.mask_word = takes(model, "mask", "padding_mask", "keep")
-        self.cache_word = takes(model, "cache", "state")
-        asks = takes(model, "return_cache", "use_cache", "return_state")
-        self.asks = {} if asks is None else {asks: True}
+        self.mask_word = takes(model, *MASKS)
         if self.mask_word is not None:
             self.masks = ("right", "left", "holes")
-        self.streams = self.cache_word is not None
-        self.packs = takes(model, "document_ids", "documents", "segment_ids", "seq_idx") or ""
-        self.labelled = takes(model, "labels") is not None
+        self.packs = takes(model, *DOCUMENTS) or ""
+        self.labelled = takes(model, *LABELS) is not None
+
+    @functools.cached_property
+    def way(self) -> Way | str:
+        """How a cache is given, or why there is none."""
+        return find(self)
+
+    @property
+    def streams(self) -> bool:  # type: ignore[override]
+        """Whether there is a cache that it takes again."""
+        return isinstance(self.way, Way)
+
+    @property
+    def uncached(self) -> str:
+        """Why there is none."""
+        return str(self.way)
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
@@ -62,7 +74,7 @@ class Plain(Subject):
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
         if not self.labelled:
-            raise Inapplicable("it takes no labels")
+            return super().loss(model, x, labels, padding_mask)
         given = {} if self.mask_word is None else {self.mask_word: padding_mask}
         return loss_in(model(x, labels=labels, **given))
 
@@ -70,17 +82,77 @@ class Plain(Subject):
         """Outputs, and the cache behind them.
 
         Raises:
-            Inapplicable: it gives no pair.
+            LawBroken: there is none.
         """
-        result = model(x, **{str(self.cache_word): cache}, **self.asks)
-        if not isinstance(result, tuple) or len(result) != 2:
-            raise Inapplicable(f"with {self.cache_word}= it gives no pair of outputs and cache")
-        return result
+        return self._fed(model, x, cache, {})
 
-    def feed_code(self) -> list[str]:
+    def _fed(
+        self, model: nn.Module, x: Tensor, cache: Any, given: Mapping[str, Any]
+    ) -> tuple[Tensor, Any]:
+        if isinstance(self.way, str):
+            raise Inapplicable(self.way)
+        word, asks, _, back = self.way
+        result = model(x, **({} if cache is None else {word: cache}), **asks, **given)
+        after = beside(result)
+        if back not in after:
+            behind = "behind none" if cache is None else "behind one"
+            raise LawBroken(f"{behind} of {x.shape[1]} inputs no {word} comes back")
+        return first(result), after[back]
+
+    def feed_code(self, masked: bool = False) -> list[str]:
         """The Python of it."""
-        asks = "".join(f", {word}=True" for word in self.asks)
-        return [f"feed = lambda x, cache: model(x, {self.cache_word}=cache{asks})"]
+        if isinstance(self.way, str):
+            return []
+        word, asks, outputs, back = self.way
+        flags = "".join(f", {flag}=True" for flag in asks)
+        mask = f", {self.mask_word}=padding_mask{self._part}" if masked else ""
+        given = ", padding_mask" * masked
+        none = getattr(parameters(self.model).get(word), "default", None)
+        begun = "cache" if none is None else f"{none!r} if cache is None else cache"
+        return [
+            f"def feed(x, cache{given}):",
+            f"    result = model(x, {word}={begun}{flags}{mask})",
+            f"    return result{outputs}, result{back}",
+        ]
+
+    def feed_masked(
+        self, model: nn.Module, x: Tensor, cache: Any, padding_mask: Tensor
+    ) -> tuple[Tensor, Any]:
+        """As `feed`, with a mask of all that was read, or of what is new, as the model takes it."""
+        part = padding_mask[:, -x.shape[1] :] if self._part else padding_mask
+        return self._fed(model, x, cache, {str(self.mask_word): part})
+
+    @property
+    def feeds_masks(self) -> bool:  # type: ignore[override]
+        """Whether it takes a mask behind a cache."""
+        return self.mask_word is not None and self._part is not None
+
+    def feed_masked_code(self) -> list[str]:
+        """The Python of it."""
+        return self.feed_code(masked=True)
+
+    @functools.cached_property
+    def _part(self) -> str | None:
+        """Of which inputs a mask is given with a cache: "" of all that were read, or of the new
+        ones; that of ones with which outputs are right, else all if there are outputs at all."""
+        length = self.usual()
+        x, half, found = self.inputs.draw(2, length), length // 2, None
+        wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
+        for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
+            masks = ({str(self.mask_word): mask} for mask in (ones[:, :half], ones[:, start:]))
+            try:
+                with torch.no_grad(), self.exactly():
+                    model, cache = self.copy(), None
+                    for piece, given in zip((wide[:, :half], wide[:, half:]), masks, strict=True):
+                        seed(0)
+                        y, cache = self._fed(model, piece, cache, given)
+                    off = (self.outputs(y, x[:, half:]) - self.exact(x)[:, half:]).abs().max()
+            except FAILURES:  # whatever it says of another mask
+                continue
+            if float(off) <= self.bound(x):
+                return part
+            found = "" if part == "" else found
+        return found
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.
@@ -159,8 +231,8 @@ def plain(
             return subject
     ways = "`vocabulary=N` for token ids, `width=D` for features, or `inputs` of its own"
     hint = " It has no embedding and no width that is named."
-    for x, first in tried[:1]:
-        hint = f" Tried {_words(x)}: {describe(first)}."
+    for x, says in tried[:1]:
+        hint = f" Tried {_words(x)}: {describe(says)}."
     sentence = f"what {name} reads cannot be guessed: give {ways}.{hint}"
     raise UnreadError(sentence, tried[0][1] if tried else None)
 
@@ -186,11 +258,8 @@ def guesses(model: nn.Module) -> Iterator[Inputs]:
 
 def takes(model: nn.Module, *words: str) -> str | None:
     """The first of some words that ``forward`` has a parameter of."""
-    try:
-        parameters = inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return None
-    return next((word for word in words if word in parameters), None)
+    has = parameters(model)
+    return next((word for word in words if word in has), None)
 
 
 def _words(x: Tensor) -> str:

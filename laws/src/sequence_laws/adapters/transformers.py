@@ -6,30 +6,22 @@ from a small configuration (`small_configs`) with random weights, so that nothin
 
 import copy
 import functools
-import inspect
-import itertools
 import os
 import re
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.adapters.continued import Continued
 from sequence_laws.adapters.plain import loss_in
-from sequence_laws.adapters.small_configs import SMALL, small
 from sequence_laws.calls import PlainCall
-from sequence_laws.errors import ConfigError, nearest
 from sequence_laws.extras import extra_module
-from sequence_laws.foreign import cut
 from sequence_laws.inputs import Inputs, first
 from sequence_laws.rounding import doubled
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken
 
-LARGEST = 8_000_000
-"""parameters of a model that is built: a configuration that was not made small is refused"""
 _OTHER = re.compile(
     "encoder_(hidden|outputs)|pixel_values|input_features|shape_ids|entity_ids|global_attention"
     "|target_mapping"
@@ -43,35 +35,28 @@ gives, and words by which these are given"""
 ATTENDS = ("eager", "sdpa")
 
 
-class PreTrained(Subject):
+class PreTrained(Continued):
     """A model of transformers."""
 
-    begins = False
-    """whether a first cache must be given to it"""
-    cache_word = ""
-    """what a cache is called, once one came back"""
     keeps = False
     """whether a pass keeps a cache, as by default, where ``use_cache`` is taken"""
     embeds = False
     """whether it is given the embeddings of its tokens"""
-    bare = False
-    """whether a mask is given without positions that count what is real"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.parameters = inspect.signature(model.forward).parameters
-        self.words = frozenset(self.parameters)
         if "decoder_attention_mask" in self.words:
             self.unmasked = "its decoder has a mask of its own"
         elif "attention_mask" in self.words:
             self.masks = ("right", "left", "holes")
+        else:
+            self.unmasked = self.lacks("it takes no mask", ("attention_mask",))
+        self.unpacked = self.lacks("it takes no documents", ("position_ids",))
         self.counts_padding = "position_ids" not in self.words
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         if self.causal and "position_ids" in self.words:
             self.packs, self.separates = "position_ids", False
-        text: Any = model.config.get_text_config()  # type: ignore[operator, union-attr]
-        self.streams = self.causal and ("use_cache" in self.words or hasattr(text, "use_cache"))
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """One pass without a cache; positions count what is real."""
@@ -92,17 +77,12 @@ class PreTrained(Subject):
         if self.masks and "position_ids" in self.words:
             places = "pass position_ids=(attention_mask.cumsum(1) - 1).clamp(0)"
             bare = self.otherwise(bare=True)
-            yield PlainCall("with attention_mask alone", places, bare, ("padding",))
-
-    @property
-    def padding_token(self) -> int | None:
-        """What stands in padding, where tokenizers write it."""
-        config: Any = self.model.config
-        return getattr(config.get_text_config(), "pad_token_id", None)
+            yield PlainCall("with attention_mask alone", places, bare, ("padding", "streaming"))
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         real = self.real_code(x, padding_mask)
+        given = f", **encoded(len({x}))" if self.states is not None else ""
         cache = "" if self.keeps or "use_cache" not in self.words else ", use_cache=False"
         mask = "" if real is None else f", attention_mask={real}.long()"
         if padding_mask is not None and "position_ids" in self.words and not self.bare:
@@ -110,11 +90,10 @@ class PreTrained(Subject):
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = f"{x}.where({padding_mask}, {self.padding_token})"
         if self.embeds:
-            return (
-                f"model(inputs_embeds=model.get_input_embeddings()({x}){cache}{mask}){self.place}"
-            )
+            given = f", inputs_embeds=model.get_input_embeddings()({x}){given}"
+            return f"model({given[2:]}{cache}{mask}){self.place}"
         word = "input_ids" if self.inputs.vocabulary is not None else "inputs_embeds"
-        return f"model({word}={x}{cache}{mask}){self.place}"
+        return f"model({word}={x}{given}{cache}{mask}){self.place}"
 
     def _reads(self, model: Any, x: Tensor) -> dict[str, Any]:
         if self.embeds:
@@ -123,6 +102,9 @@ class PreTrained(Subject):
             given = {"input_ids" if self.inputs.vocabulary is not None else "inputs_embeds": x}
         if "use_cache" in self.words and not self.keeps:
             given["use_cache"] = False
+        if self.states is not None:
+            given["encoder_hidden_states"] = self.states.to(model.dtype).repeat(len(x), 1, 1)
+            given["encoder_attention_mask"] = states_mask(self.states).expand(len(x), -1)
         return {**given, **self._told(self.real(x, None))}
 
     def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
@@ -149,64 +131,10 @@ class PreTrained(Subject):
             )
             return next(starts, 0)
 
-    def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
-        """Outputs, and the cache behind them, which is what comes back by a word that is read.
-
-        Raises:
-            LawBroken: nothing comes back.
-        """
-        takes = {**self._reads(model, x), "use_cache": True}
-        takes.pop("attention_mask", None)
-        result = model(**takes, **({} if cache is None else {self.cache_word: cache}))
-        self.cache_word = self.cache_word or next((k for k in result if k in self.words), "")
-        after = result.get(self.cache_word, cache)
-        if after is None:
-            # some fill one that they are given, and do not say so
-            kinds = ((word, str(p.annotation)) for word, p in self.parameters.items())
-            self.cache_word = next((word for word, kind in kinds if "Cache" in kind), "")
-            after = wanted("a cache").DynamicCache(config=model.config)
-            if self.cache_word:
-                result, self.begins = model(**takes, **{self.cache_word: after}), True
-            if not after.get_seq_length():
-                raise LawBroken(
-                    "it has use_cache, but gives no cache back that can be found: of "
-                    f"{', '.join(result)} its forward takes none again"
-                )
-        return first(result), after
-
-    def feed_code(self) -> list[str]:
-        """The Python of it."""
-        begins = ["    cache = cache or transformers.DynamicCache(config=model.config)"]
-        return [
-            "def feed(x, cache):",
-            *begins * self.begins,
-            f"    result = model(x, {self.cache_word}=cache, use_cache=True)",
-            f"    return result{self.place}, getattr(result, '{self.cache_word}', cache)",
-        ]
-
-    def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """The cache with its rows in another order, in place."""
-        if not hasattr(cache, "reorder_cache"):
-            raise Inapplicable("its cache cannot be reordered")
-        cache.reorder_cache(rows)
-        return cache
-
-    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
-        """As any; windows and states are set before to keep what was."""
-        if not getattr(cache, "is_croppable", True):
-            raise Inapplicable("its cache says that it cannot be cut")
-        if hasattr(cache, "activate_past_recording"):
-            cache.activate_past_recording()
-        return super().take_back(model, x, cache)
-
-    def record_code(self) -> list[str]:
-        """The Python of it."""
-        return ["cache.activate_past_recording()"]
-
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """Its ``loss``."""
         if "labels" not in self.words:
-            raise Inapplicable("it takes no labels")
+            return super().loss(model, x, labels, padding_mask)
         given = {**self._reads(model, x), **self._told(padding_mask)}
         return loss_in(model(**given, labels=labels))
 
@@ -250,10 +178,48 @@ class PreTrained(Subject):
                 other.build = (*self.build, f"model.set_attn_implementation({way!r})")
             yield f"attention {way}", other
 
+    def contexts(self) -> Iterator[tuple[str, Self]]:
+        """With the states of an encoder, where it reads such."""
+        if not {"encoder_hidden_states", "encoder_attention_mask"} <= self.words:
+            return
+        config: Any = copy.deepcopy(self.model.config)
+        model, build = self.model, self.build
+        if getattr(config, "add_cross_attention", True) is False:
+            config.add_cross_attention = True
+            torch.manual_seed(0)
+            try:
+                model = type(model)(config)
+            except Exception:  # it has the word, and no such layers
+                return
+            at = next(n for n, line in enumerate(build) if line.startswith("model"))
+            build = (*build[:at], "config.add_cross_attention = True", *build[at:])
+        width = config.get_text_config().hidden_size
+        drawn = f"torch.randn(7, {width}, generator=torch.Generator().manual_seed(2))"
+        states = torch.randn(7, width, generator=torch.Generator().manual_seed(2))
+        build = (
+            *build,
+            f"states = {drawn}.double()",
+            "real = (torch.arange(7) < 5).long()",
+            "encoded = lambda n: {'encoder_hidden_states': states.repeat(n, 1, 1),",
+            "                     'encoder_attention_mask': real.expand(n, -1)}",
+        )
+        other = self.otherwise(model=model.eval(), states=states, build=build, make=None)
+        yield "with the states of an encoder", other
+
     def encodings(self) -> Iterator[tuple[str, Self]]:
-        """From embeddings."""
+        """From embeddings; with other states in the padding of an encoder."""
+        if self.states is not None:
+            changed = self.states + 3 * (1 - states_mask(self.states))[:, None]
+            build = (*self.build, "states = states + 3 * (1 - real)[:, None]")
+            words = "with other states in the padding of the encoder"
+            yield words, self.otherwise(states=changed, build=build)
         if "inputs_embeds" in self.words and self.inputs.vocabulary is not None:
             yield "from inputs_embeds", self.otherwise(embeds=True)
+
+
+def states_mask(states: Tensor) -> Tensor:
+    """(n,), 1 at states of an encoder that are no padding."""
+    return (torch.arange(len(states)) < len(states) - 2).long()
 
 
 def pretrained(model: nn.Module, name: str, **known: Any) -> Subject | None:
@@ -288,47 +254,6 @@ def reads_one_way(name: str, config: Any) -> bool:
     return writes and not denied and getattr(config, "attn_type", "uni") != "bi"  # XLNet's word
 
 
-def hugging_face(
-    name: str, sizes: Mapping[str, int] = SMALL, causal: bool | None = None
-) -> Subject:
-    """The subject of a kind, a class or a folder, of these ``sizes``.
-
-    Raises:
-        ConfigError: there is no such thing, or no such model can be made of it.
-        MissingExtraError: transformers is not installed.
-    """
-    library = quiet_library("a model of transformers")
-    kind, settings = _class(library, name)
-    config, words = small_config(kind, settings, sizes)
-    size, most = _parameters(kind, config), _largest(sizes)
-    if size > most:
-        raise ConfigError(
-            f"a '{name}' of width {sizes['width']} would have {size:,} parameters (at most "
-            f"{most:,} are expected of it): its configuration has sizes that are not known; give a "
-            "function that makes it, as file.py:make"
-        )
-
-    expert = any("expert" in word for word in config.to_dict())
-
-    def make() -> nn.Module:
-        model: Any = kind(config)
-        if expert:  # grouped products know no float64
-            model.set_experts_implementation("eager")
-        return model
-
-    torch.manual_seed(0)
-    build = [
-        "import transformers",
-        f"config = transformers.{type(config).__name__}(**{words!r})",
-        f"model = transformers.{kind.__name__}(config)",
-    ]
-    if expert:
-        build.append("model.set_experts_implementation('eager')")
-    made = pretrained(make(), name, causal=causal, build=build, make=make)
-    assert made is not None
-    return made
-
-
 def wanted(purpose: str) -> Any:
     """transformers, as it is installed."""
     return extra_module("transformers", "hf", purpose, of="sequence-laws")
@@ -338,87 +263,3 @@ def quiet_library(purpose: str) -> Any:
     """transformers, which then neither downloads nor warns, here and in processes started later."""
     os.environ |= {"HF_HUB_OFFLINE": "1", "TRANSFORMERS_VERBOSITY": "error"}
     return wanted(purpose)
-
-
-def _class(library: Any, name: str) -> tuple[Any, dict[str, Any] | None]:
-    """A class by its name, by a kind of model, which writes where it can, or by a folder, with the
-    settings that this has."""
-    from transformers.models.auto import modeling_auto as auto
-
-    writing, reading = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_MAPPING_NAMES
-    if Path(name).expanduser().is_dir():
-        config = library.AutoConfig.from_pretrained(Path(name).expanduser())
-        named = (config.architectures or [writing.get(config.model_type)])[0]
-        return getattr(library, str(named)), config.to_dict()
-    found: Any = writing.get(name) or reading.get(name)
-    found = found[0] if isinstance(found, tuple) else found
-    kind = getattr(library, found or name, None)
-    if isinstance(kind, type) and getattr(kind, "config_class", None) is not None:
-        return kind, None
-    if "/" in name:
-        raise ConfigError(
-            f"there is no folder '{name}', and nothing is downloaded: give a kind of model "
-            "(hf:gpt2), a class (hf:GPT2LMHeadModel) or a local folder"
-        )
-    known = [*writing, *reading]
-    raise ConfigError(f"transformers has no model '{name}'; {nearest(name, known)}")
-
-
-def small_config(
-    kind: Any, settings: dict[str, Any] | None, sizes: Mapping[str, int] = SMALL
-) -> tuple[Any, dict[str, Any]]:
-    """A configuration of which a model of these ``sizes`` can be built and run, and its arguments.
-
-    Of those that are to be checked two layers are enough for most; kinds whose layers differ have
-    four or six.
-
-    Raises:
-        ConfigError: none of these runs; with what the last attempt says.
-    """
-    settings = settings or kind.config_class().to_dict()
-    error: Exception | None = None
-    depths = (2, 4, 6) if sizes == SMALL else (sizes["layers"],)
-    for fill, kinds, layers in itertools.product((False, True), (True, False), depths):
-        try:
-            words = small(settings, layers, sizes=sizes, kinds=kinds, fill=fill)
-        except ConfigError:  # more kinds of layers than layers
-            continue
-        if "is_decoder" in settings and reads_one_way(kind.__name__, None):
-            words["is_decoder"] = True
-        if kind.__name__.endswith("EncoderModel") and "is_encoder_decoder" in settings:
-            words["is_encoder_decoder"] = False
-        try:
-            config = kind.config_class(**words)
-            if _parameters(kind, config) <= _largest(sizes):
-                with torch.no_grad():
-                    model = kind(config).eval()
-                    model(torch.full((2, 12), 5), **no_cache(model))
-            return config, words
-        except Exception as problem:  # whatever a configuration or a model refuses
-            error = problem
-    says = "its layers are of more kinds than there are layers"
-    says = f"{type(error).__name__}: {cut(str(error))[:200]}" if error else says
-    raise ConfigError(f"no {kind.__name__} of {_told(sizes)} can be made: {says}") from error
-
-
-def _told(sizes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name} {size:,}" for name, size in sizes.items())
-
-
-def _largest(sizes: Mapping[str, int]) -> int:
-    """Parameters that a model of these sizes has at most, or some of its are not known: `LARGEST`
-    of a small one, of others as many times more as theirs are."""
-    layers = sizes["layers"] * sizes["width"] ** 2 + sizes["vocabulary"] * sizes["width"]
-    usual = SMALL["layers"] * SMALL["width"] ** 2 + SMALL["vocabulary"] * SMALL["width"]
-    return max(1, layers // usual) * LARGEST
-
-
-def no_cache(model: nn.Module) -> dict[str, bool]:
-    """The word that a model takes for a pass that keeps nothing."""
-    takes = "use_cache" in inspect.signature(model.forward).parameters
-    return {"use_cache": False} if takes else {}
-
-
-def _parameters(kind: Any, config: Any) -> int:
-    with torch.device("meta"):
-        return sum(weight.numel() for weight in kind(config).parameters())

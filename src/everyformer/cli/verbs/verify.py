@@ -17,8 +17,9 @@ from everyformer.family import info, list_members
 from everyformer.genes import GENES
 from everyformer.system.console import emit
 from everyformer.system.files import expanded
-from sequence_laws.command import as_text, line, verdicts
-from sequence_laws.names import GROUPS, is_target
+from sequence_laws.command import verdicts
+from sequence_laws.formats import as_text, line
+from sequence_laws.names import is_group, is_target
 from sequence_laws.verdict import BROKEN, LawResult
 
 OF_ANYONE = ("causal", "vocabulary", "width", "claims")
@@ -108,7 +109,7 @@ def _verdicts(options: VerifyOptions) -> Iterator[LawResult]:
             "law's own: leave out --device and --precision"
         )
     described = any(getattr(options, name) is not None for name in OF_ANYONE)
-    if described and {*foreign} <= {*GROUPS}:
+    if described and all(map(is_group, foreign)):
         raise ConfigError(
             "--causal, --vocabulary, --width and --claims describe a model that is no member, as "
             f"file.py:factory, not of {', '.join(options.members) or 'members'}: leave them out"

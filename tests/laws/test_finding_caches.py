@@ -1,0 +1,184 @@
+"""Caches of modules of one's own are found by what comes back; that there is none has evidence."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from sequence_laws import check
+from sequence_laws.adapters import subject_of
+
+
+class Sums(nn.Module):
+    """Running sums of embeddings; ``wrong`` of twice what a cache holds."""
+
+    def __init__(self, wrong: bool = False) -> None:
+        super().__init__()
+        self.wrong, self.embed, self.head = wrong, nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def sums(self, x: Tensor, before: Tensor | None) -> tuple[Tensor, Tensor]:
+        y = self.embed(x).cumsum(1)
+        y = y if before is None else y + (1 + self.wrong) * before
+        return self.head(y), y[:, -1:]
+
+
+class Third(Sums):
+    """Outputs, a weight and the cache."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, ...]:
+        y, after = self.sums(x, cache)
+        return y, torch.zeros(len(x), x.shape[1]), after
+
+
+class Unheard(Sums):
+    """Words that nobody would look for."""
+
+    def forward(self, x: Tensor, *, gist: Tensor | None = None, tell: bool = False) -> Any:
+        y, after = self.sums(x, gist)
+        return (y, after) if tell else y
+
+
+class Asked(Sums):
+    """A flag that is None by default."""
+
+    def forward(self, x: Tensor, past_kv: Any = None, use_past: bool | None = None) -> Any:
+        y, after = self.sums(x, past_kv)
+        return {"logits": y, "kept": after} if use_past else {"logits": y}
+
+
+@dataclasses.dataclass
+class Out:
+    last_hidden_state: Tensor
+    gist: Tensor | None
+
+
+class Recorded(Sums):
+    def forward(self, x: Tensor, scale: Tensor | None = None, gist: Tensor | None = None) -> Out:
+        return Out(*self.sums(x if scale is None else x * scale.long(), gist))
+
+
+class Words(Sums):
+    """Words that no signature tells."""
+
+    def forward(self, x: Tensor, **words: Any) -> dict[str, Tensor]:
+        y, after = self.sums(x, words.get("gist"))
+        return {"logits": y, "gist": after}
+
+
+class Empty(Sums):
+    """A cache that is empty at first."""
+
+    def forward(self, x: Tensor, states: tuple[Tensor, ...] = ()) -> tuple[Tensor, Any]:
+        y, after = self.sums(x, states[0] if states else None)
+        return y, (after,)
+
+
+CACHES = (Third, Unheard, Asked, Recorded, Words, Empty)
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_a_cache_is_found_by_whatever_name(kind: type[Sums]) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    [one] = check(model, laws=["streaming"], vocabulary=16)
+    assert one.status == "held", one.detail
+    assert "8 splits" in one.detail
+    # the program of one that is wrong, on a right one: its cache is given as it should be
+    subject = subject_of(model, vocabulary=16)
+    lines = (
+        "x = torch.arange(12).view(2, 6)",
+        *subject.feed_code(),
+        "y, cache = feed(x[:, :2], None)",
+        f"print((feed(x[:, 2:], cache)[0] - {subject.call_code('x')}[:, 2:]).abs().max())",
+    )
+    shown: list[Tensor] = []
+    program = subject.code(*lines).replace("...", "made")
+    exec(program, {"made": model, "print": shown.append})
+    assert float(shown[0]) < 1e-12
+
+
+@pytest.mark.parametrize("kind", [Third, Asked, Recorded, Empty])
+def test_a_cache_by_its_name_is_tried_though_it_continues_wrongly(kind: type[Sums]) -> None:
+    torch.manual_seed(0)
+    [one] = check(kind(wrong=True), laws=["streaming"], vocabulary=16)
+    assert one.status == "failed"
+    assert "when the 5 inputs come in pieces" in one.detail
+
+
+class Memory(Sums):
+    """What it gives beside outputs it also reads, but not as what came before."""
+
+    def forward(self, x: Tensor, memory: Tensor | None = None, mask: Tensor | None = None) -> Any:
+        h = self.embed(x) if mask is None else self.embed(x) * mask[..., None]
+        h = h.cumsum(1)
+        return self.head(h if memory is None else h + memory.mean(1, keepdim=True)), h
+
+
+class Whole(Sums):
+    """With its cache it is given all inputs again, and gives the last output."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.sums(x if cache is None else x[:, -1:], cache)
+
+
+class Places(Sums):
+    """It is told how many came before."""
+
+    def forward(self, x: Tensor, start_pos: int = 0, cache: Tensor | None = None) -> Any:
+        h = self.embed(x) * (1 + torch.arange(start_pos, start_pos + x.shape[1]))[:, None]
+        y = h.cumsum(1) if cache is None else h.cumsum(1) + cache
+        return self.head(y), y[:, -1:]
+
+
+class Nothing(Sums):
+    def forward(self, x: Tensor, scale: Tensor | None = None) -> Tensor:
+        return self.sums(x, None)[0]
+
+
+class Bare(Sums):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.sums(x, None)[0]
+
+
+class Encodes(Sums):
+    """Hidden states and a state of its encoder, which are no caches."""
+
+    def forward(self, x: Tensor, encoder_states: Tensor | None = None) -> Any:
+        y, h = self.sums(x, encoder_states)
+        return y, h
+
+
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        (Memory, "of (x, memory, mask) none takes one, and none continues by [1]"),
+        (Whole, "its cache is given the whole text again, which comes in no pieces"),
+        (Places, "its cache goes on where start_pos says, which is not tried"),
+        (Nothing, "of (x, scale) none takes one, and nothing but outputs comes back"),
+        (Bare, "it offers no cache: of (x) none takes one"),
+        (Encodes, "of (x, encoder_states) none takes one"),
+    ],
+)
+def test_no_cache_is_said_with_what_was_looked_for(kind: type[Sums], says: str) -> None:
+    torch.manual_seed(0)
+    [one] = check(kind(), laws=["streaming"], vocabulary=16)
+    assert one.status == "exempt"
+    assert says in one.detail
+
+
+def test_other_words_that_are_not_there_are_said() -> None:
+    said = {one.law: one.detail for one in check(Bare(), laws=["padding", "packing"])}
+    assert said["padding"] == "it takes no mask: of (x) none is mask or padding_mask or keep"
+    assert said["packing"].startswith("it takes no documents: of (x) none is document_ids or ")
+
+
+def test_no_labels_are_said() -> None:
+    class Masked(Sums):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            h = self.embed(x) if mask is None else self.embed(x) * mask[..., None]
+            return self.head(h.cumsum(1))
+
+    [one] = check(Masked(), laws=["padding"], vocabulary=16)
+    assert one.detail.endswith("it takes no labels: of (x, mask) none is labels")
