@@ -18,7 +18,7 @@ from sequence_laws import (
     compiling,
     gradients,
     numbers,
-    rows,
+    padding,
     saving,
 )
 from sequence_laws.adapters import subject_of
@@ -327,24 +327,24 @@ LOOKS = (
     ),
     Look(
         "padding", "holes", lambda: Masked("all up to the last"), "(holes: ",
-        instead(rows, "contents", but("holes")),
+        instead(padding, "contents", but("holes")),
     ),
     Look(
         "padding", "what stands on the left", lambda: Masked("the first column"), "(left: ",
-        both(instead(rows, "contents", but("left")), instead(rows, "alone", but("left"))),
+        both(instead(padding, "contents", but("left")), instead(padding, "alone", but("left"))),
     ),
     Look(
         "padding", "a row alone of one padded on the right", lambda: Masked("all after the first"),
-        "padding inputs on the right",
-        both(instead(rows, "alone", but("right")), instead(rows, "losses", nothing([]))),
+        "padding input on the right",
+        both(instead(padding, "alone", but("right")), instead(padding, "losses", nothing([]))),
     ),
     Look(
         "padding", "a row alone of one padded on the left", lambda: Masked("all before the last"),
-        "padding inputs on the left", instead(rows, "alone", but("left")),
+        "padding input on the left", instead(padding, "alone", but("left")),
     ),
     Look(
         "padding", "losses", lambda: Masked("a loss of padding"), "the loss of a padded batch",
-        instead(rows, "losses", nothing([])),
+        instead(padding, "losses", nothing([])),
     ),
     Look(
         "batch", "rows in the opposite order", lambda: Sums("rows that are numbered"),

@@ -24,7 +24,7 @@ BROKEN = {
     # linformer.py:167: a table of positions that ends
     ("linformer", "lengths"): "its limit: 64.*IndexError",
     # local_attention/transformer.py:374: places of columns, whatever is real there
-    ("local_attention", "padding"): "two padding inputs on the left",
+    ("local_attention", "padding"): "one padding input on the left",
     # local_attention/transformer.py: an assert without words
     ("local_attention", "lengths"): "its limit: 64.*AssertionError",
 }

@@ -298,7 +298,7 @@ def test_padding_on_the_left_is_said_to_move_a_row_whose_positions_count_it() ->
 
     [broken] = check(Places(), laws=("padding",), vocabulary=16)
     assert broken.status == "failed"
-    assert broken.detail.startswith("output 0 of a row with two padding inputs on the left is off")
+    assert broken.detail.startswith("output 0 of a row with one padding input on the left is off")
     printed: list[Tensor] = []
     program = broken.reproduction.replace("...", "made")
     exec(program, {"made": Places(), "print": printed.append})

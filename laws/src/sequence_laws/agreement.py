@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.operations import Kernels
-from sequence_laws.rows import real
+from sequence_laws.padding import real
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken
 

@@ -16,7 +16,7 @@ from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
 from sequence_laws.foreign import cut
 from sequence_laws.inputs import seed
-from sequence_laws.rows import real
+from sequence_laws.padding import real
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 

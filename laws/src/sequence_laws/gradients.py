@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from sequence_laws.derivatives import Pulled, differences, tensors
 from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import first, seed
+from sequence_laws.padding import real
 from sequence_laws.rounding import EPS32, GAP, rounding
-from sequence_laws.rows import real
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 

@@ -17,6 +17,7 @@ from sequence_laws import (
     causality,
     gradients,
     numbers,
+    padding,
     rows,
     saving,
     streaming,
@@ -49,7 +50,7 @@ def compiles(subject: Subject) -> str:
 LAWS: dict[str, Law] = {
     "causality": causality.causality,
     "streaming": streaming.streaming,
-    "padding": rows.padding,
+    "padding": padding.padding,
     "packing": rows.packing,
     "batch": rows.batch,
     "lengths": behaviour.lengths,

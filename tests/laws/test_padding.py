@@ -1,0 +1,165 @@
+"""Padding: what moves a row fails, or is said; each look by a model that it alone finds wrong."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from programs import shown
+from torch import Tensor, nn
+
+from sequence_laws import check, padding
+from sequence_laws.adapters import subject_of
+from sequence_laws.subject import Subject
+
+
+class Means(nn.Module):
+    """Each token beside the mean of what is real."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head, self.places = (
+            nn.Embedding(16, 4),
+            nn.Linear(4, 16),
+            nn.Embedding(80, 4),
+        )
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        return self.embed(x)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        h = self.read(x, real)
+        kept = h * real[..., None]
+        return self.head(h + kept.sum(1, keepdim=True) / real.sum(1)[:, None, None].clamp(min=1))
+
+
+class ByTwos(Means):
+    """Places, padding among them, in turns of two."""
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        return self.embed(x) + self.places(torch.arange(x.shape[1]) % 2)
+
+
+class Blocks(Means):
+    """The number of the block of 16 in which a token stands, padding among them."""
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        return self.embed(x) + self.places(torch.arange(x.shape[1]) // 16)
+
+
+class OneLength(Means):
+    """It reads 16 inputs alone; ``right`` counts what is real."""
+
+    right = False
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        if x.shape[1] != 16:
+            raise ValueError(f"a length of {x.shape[1]} is not 16")
+        counted = (real.cumsum(1) - 1).clamp(min=0)
+        return self.embed(x) + self.places(counted if self.right else torch.arange(16))
+
+
+class OneLengthRight(OneLength):
+    right = True
+
+
+class ShortestRow(Means):
+    """Everything is divided by how long the shortest row is."""
+
+    def read(self, x: Tensor, real: Tensor) -> Tensor:
+        return self.embed(x) / real.sum(1).min().clamp(max=1)
+
+
+class Pooled(ByTwos):
+    """One output a row."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        h = self.read(x, real) * real[..., None]
+        return self.head(h.sum(1) / real.sum(1)[:, None].clamp(min=1))
+
+
+def first(pairs: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
+    return lambda subject: [*pairs(subject)][:1]
+
+
+def by_two(right: Callable[[Subject], Any]) -> Callable[[Subject], Any]:
+    """As it was: two inputs of padding alone."""
+    return lambda subject: [(9, [7])]
+
+
+class Look(NamedTuple):
+    model: Callable[[], nn.Module]
+    says: str
+    name: str
+    without: Callable[[Any], Any]
+
+
+LOOKS = (
+    Look(ByTwos, "one padding input on the left", "shorter", by_two),
+    Look(Pooled, "31 padding inputs on the left", "shorter", first),
+    Look(Blocks, "31 padding inputs on the left", "shorter", first),
+    Look(OneLength, "padding inputs on the left", "turned", lambda right: lambda *_: 0.0),
+    Look(ShortestRow, "beside one of nothing but", "beside_nothing", lambda right: lambda *_: ""),
+)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: look.model.__name__)
+def test_what_moves_a_row_is_found_by_one_look(look, monkeypatch):
+    torch.manual_seed(0)
+    model = look.model()
+    made = subject_of(model, vocabulary=16, causal=False)
+    [found] = check(made, laws=["padding"])
+    assert found.status == "failed", found
+    assert look.says in found.detail
+    assert not shown(found, model) < 1e-3
+    # of one that says so it is no fault, and never held
+    made.counts_padding = "left" in look.says
+    [said] = check(made, laws=["padding"])
+    assert said.status == ("reported" if made.counts_padding else "failed"), said
+    made.counts_padding = False
+    monkeypatch.setattr(padding, look.name, look.without(getattr(padding, look.name)))
+    [missed] = check(made, laws=["padding"])
+    assert missed.status == "held", missed
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        (Means, "a row padded on the left is the row alone; rows of nothing but padding leave"),
+        (OneLengthRight, "a row is the same padded on the left and on the right"),
+    ],
+)
+def test_right_models_hold(kind, words):
+    [found] = check(kind(), laws=["padding"], vocabulary=16, causal=False)
+    assert found.status == "held", found
+    assert words in found.detail
+
+
+def test_what_nothing_can_be_compared_with_is_undecided():
+    made = subject_of(OneLength(), vocabulary=16, causal=False)
+    made.masks = ("left",)
+    [one] = check(made, laws=["padding"])
+    assert one.status == "undecided"
+
+
+def test_nothing_that_sees_nothing_is_finite_in_torch_and_one_layer_keeps_it_to_itself():
+    """Tokens of padding on the left see nothing in a causal encoder of torch: they are not finite,
+    which is said; a second layer takes them over."""
+    verdicts = []
+    for layers in (1, 2):
+        torch.manual_seed(0)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        model = nn.TransformerEncoder(layer, layers, enable_nested_tensor=False)
+        [one] = check(model, laws=["padding"], causal=True)
+        verdicts.append(one.status)
+    assert (
+        "outputs of padding itself are not finite"
+        in check(
+            nn.TransformerEncoder(layer, 1, enable_nested_tensor=False),
+            laws=["padding"],
+            causal=True,
+        )[0].detail
+    )
+    assert verdicts == ["held", "failed"]
