@@ -152,3 +152,22 @@ def test_whole_numbers_are_found_in_columns():
     assert wrong[257].tolist() == [256, exact[0, 257, 1]]
     assert torch.equal(back(along(exact, 300), exact, 300), exact)
     assert rounded(exact[:, :257], low[:, :257], 257) is None
+
+
+class RefusesModes(nn.Module):
+    """Tokens, in code that refuses to be looked at."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if torch._C._len_torch_function_stack():
+            raise ValueError("it is looked at")
+        return self.head(self.embed(x).cumsum(1))
+
+
+@pytest.mark.parametrize("law", ["agreement", "numbers"])
+def test_what_a_model_raises_under_a_look_inside_is_its_own(law: str) -> None:
+    [one] = check(RefusesModes(), laws=(law,), vocabulary=16)
+    assert "it is looked at" in one.detail

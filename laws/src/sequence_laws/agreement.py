@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
-from sequence_laws.operations import Kernels
+from sequence_laws.kernels import Kernels
 from sequence_laws.padding import real
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken

@@ -250,11 +250,13 @@ def differs(subject: Subject, other: Subject) -> bool:
 def is_ours(error: BaseException) -> bool:
     """True if an error rose in a law itself, and not in the model that it called."""
     named = (str(frame.f_globals.get("__name__")) for frame, _ in walk_tb(error.__traceback__))
-    between = ("torch.", "contextlib", "sequence_laws.rounding", "sequence_laws.operations")
-    last = [name for name in named if not name.startswith(between)][-1]
+    last = [name for name in named if not name.startswith(BETWEEN)][-1]
     return last.startswith("sequence_laws") and not last.startswith(CALLS)
 
 
+MODES = ("kernels", "lost_digits", "operations", "rounding")
+"""modules that see each operation of a model"""
+BETWEEN = ("torch.", "contextlib", *(f"sequence_laws.{name}" for name in MODES))
 CALLS = tuple(f"sequence_laws.{name}" for name in ("adapters", "calls", "inputs", "subject"))
 """where models are called"""
 

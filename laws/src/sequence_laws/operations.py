@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -85,21 +84,6 @@ class Counter(Operations):
         if name in _OVERWRITING or func._schema.overload_name.endswith("out"):
             given = [t for t in given if all(t is not out for out in made)]
         self.read += sum(_bytes(t) for t in given)
-
-
-class Kernels(TorchFunctionMode):
-    """Names of functions of torch that attend, of those that run within it."""
-
-    attend = ("scaled_dot_product_attention", "flex_attention")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names = set[str]()
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = getattr(func, "__name__", "")
-        self.names |= {name} & {*self.attend}
-        return func(*args, **(kwargs or {}))
 
 
 def _within(func: Any, args: Any, named: Any) -> Callable[..., Any] | None:

@@ -103,7 +103,7 @@ def padding(subject: Subject) -> str:
         subject.exact(look.x, mask)[:, :half],
         subject.exact(look.x[:, :half]),
         f"padding_mask = (torch.arange({look.length}) < {half}).expand(2, -1)",
-        f"y = {subject.call_code('x', 'padding_mask')}[:, :{half}]",
+        f"y = {subject.call_code('x', 'padding_mask')}" + f"[:, :{half}]" * (not subject.pools),
         f"print((y - {subject.call_code(f'x[:, :{half}]')}).abs().max())  # not 0",
     )
     return f"{half} inputs padded on the right to {look.length}"
