@@ -1,7 +1,6 @@
 """Code that is not ours, in plug-ins: where it failed, and how that is reported."""
 
 import inspect
-import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -15,13 +14,8 @@ FAILURES = (Exception, SystemExit)
 """what code that is not ours may raise; that it ends the program is a failure, too"""
 LONGEST = 300
 """letters of an error's text that are repeated"""
-_OURS = ("sequence_laws", "everyformer")
+OURS = ("sequence_laws", "everyformer")
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")))
-_CUDA = re.compile(
-    "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available|0 active drivers"
-    "|CUDA driver initialization failed"
-)
-"""what torch and triton say where there is no GPU"""
 _packages: set[str] = set()
 """installed packages that bring members, by their first names"""
 
@@ -36,8 +30,6 @@ def describe(error: BaseException) -> str:
 
     A long text is cut.
     """
-    if asks := needs_cuda(error):
-        return asks
     if isinstance(error, LawsError):
         return str(error)
     where = place(error)
@@ -45,23 +37,6 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"{at}the program was ended (SystemExit: {error.code}), which no code here may do"
     return f"{at}{type(error).__name__}: {cut(str(error))}".rstrip(": ")
-
-
-def needs_cuda(error: BaseException | None) -> str:
-    """Sentence on code that asks for a GPU where there is none; "" of any other error."""
-    while error is not None:
-        if not isinstance(error, LawsError) and _CUDA.search(str(error)):
-            others = (*_OURS, "torch", "triton")
-            asks = [
-                f"{re.sub('.*(site|dist)-packages/', '', frame.f_code.co_filename)}, line {line}"
-                for frame, line in traceback.walk_tb(error.__traceback__)
-                if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in others
-                and not frame.f_code.co_filename.startswith("<")
-            ]
-            at = f" ({asks[-1]})" if asks else ""
-            return f"its code needs CUDA{at}: check it on a machine with a GPU"
-        error = getattr(error, "first", None) or error.__cause__ or error.__context__
-    return ""
 
 
 def cut(text: str) -> str:
@@ -100,8 +75,8 @@ def _where(frame: FrameType, line: int) -> str:
 def _is_foreign(frame: FrameType) -> bool:
     """True if a line is neither ours nor of a library that brings no members."""
     first = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    if first in _OURS or first in _packages:
-        return first not in _OURS
+    if first in OURS or first in _packages:
+        return first not in OURS
     file = frame.f_code.co_filename
     installed = {"site-packages", "dist-packages"} & set(Path(file).parts)
     return not (file.startswith(("<", _LIBRARY)) or installed)

@@ -24,9 +24,9 @@ from sequence_laws import (
 )
 from sequence_laws import cost as costs
 from sequence_laws.adapters import subject_of
-from sequence_laws.confined import one_process
+from sequence_laws.confined import needs_cuda, one_process
 from sequence_laws.errors import ConfigError, UnknownNameError, unknown
-from sequence_laws.foreign import FAILURES, describe, needs_cuda, source
+from sequence_laws.foreign import FAILURES, describe, source
 from sequence_laws.quick import QUICK
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import (

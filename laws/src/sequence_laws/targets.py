@@ -22,9 +22,9 @@ from sequence_laws.adapters import subject_of
 from sequence_laws.adapters.hugging_face import hugging_face
 from sequence_laws.adapters.plain import UnreadError
 from sequence_laws.adapters.small_configs import SMALL
-from sequence_laws.confined import offline, one_process
+from sequence_laws.confined import needs_cuda, offline, one_process
 from sequence_laws.errors import ConfigError, LawsError, PluginError, unknown
-from sequence_laws.foreign import FAILURES, describe, needs_cuda
+from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.libraries import Library, libraries
 from sequence_laws.memory import check_memory
 from sequence_laws.named import module_of, named
@@ -68,7 +68,7 @@ def target(
             if library in libraries():
                 return subject_of(loaded(library).subject(model), **known)
             return _made(name, sizes, **known)
-    except UnreadError as error:
+    except (PluginError, UnreadError) as error:
         if asks := needs_cuda(error):
             raise PluginError(f"the model '{name}': {asks}") from error
         raise
