@@ -6,7 +6,8 @@ import torch
 from programs import shown
 from torch import Tensor, nn
 
-from sequence_laws import check, numbers
+from sequence_laws import check, lost_digits, numbers
+from sequence_laws.adapters import subject_of
 from sequence_laws.lost_digits import along, back, rounded
 
 WIDTH = 32
@@ -171,3 +172,25 @@ class RefusesModes(nn.Module):
 def test_what_a_model_raises_under_a_look_inside_is_its_own(law: str) -> None:
     [one] = check(RefusesModes(), laws=(law,), vocabulary=16)
     assert "it is looked at" in one.detail
+
+
+class Chooses(nn.Module):
+    """Of each token the larger half of 8 numbers, some of which are the same in bfloat16."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(16, 8), nn.Linear(8, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        scores = 300 + 0.01 * h  # no digit tells them apart in bfloat16, so that others are chosen
+        best = scores.topk(4, -1).indices
+        return self.head(
+            torch.zeros_like(h).scatter(-1, best, h.gather(-1, best)).cumsum(1) + 3 * h
+        )
+
+
+def test_behind_a_choice_that_falls_otherwise_nothing_is_compared():
+    torch.manual_seed(0)
+    passes = lost_digits.Passes(subject_of(Chooses(), vocabulary=16), 64)
+    assert passes.end < max(passes.exact)

@@ -11,10 +11,12 @@ as distances that only weaken, or counts that only divide.
 
 Results without a digit, as the difference of two large numbers is, where none before has lost half
 as much. Right ones stand in for all that a line of code gives: if that halves the error of the
-outputs, the error was its own, and is no rounding of all.
+outputs, the error was its own, and is no rounding of all. Behind a choice (of experts, of keys)
+that falls otherwise in bfloat16 nothing is compared: what follows is of other inputs.
 """
 
 import contextlib
+import math
 import re
 import sys
 from pathlib import Path
@@ -23,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken
@@ -33,6 +36,7 @@ MOST = 2**26
 """numbers that are kept for comparison, of the first calls of a model"""
 LIMIT = 1e6
 """beyond which a number stands for infinity, as that of a mask"""
+CHOICES = re.compile("topk|kthvalue|(arg)?(sort|max|min)$")
 DRAWS = re.compile("rand|normal|bernoulli|multinomial")
 EMPTY = re.compile("(new_)?empty")
 
@@ -58,12 +62,14 @@ class Calls(TorchFunctionMode):
         super().__init__()
         self.length, self.swapped, self.call, self.room = length, swapped, -1, MOST
         self.kept = dict[int, Result]()
+        self.chosen = dict[int, list[Tensor]]()
         self.hook = model.register_forward_pre_hook(self.start)
 
     def start(self, *_: Any) -> None:
         """Count from here."""
         self.call = -1
         self.kept.clear()
+        self.chosen.clear()
         self.hook.remove()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -72,6 +78,9 @@ class Calls(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if DRAWS.match(name):
             self.room = 0
+        if CHOICES.match(name):
+            leaves = (one for one in tree_leaves(result) if isinstance(one, Tensor))
+            self.chosen[self.call] = [one for one in leaves if not one.is_floating_point()]
         if not isinstance(result, Tensor) or place(result, self.length) is None:
             return result
         right = self.swapped.get(self.call)
@@ -99,18 +108,21 @@ class Passes:
     def __init__(self, subject: Subject, length: int) -> None:
         self.subject, self.x = subject, subject.inputs.draw(1, length)
         self.models = {d: subject.copy(d) for d in (torch.float64, torch.bfloat16)}
-        self.y, self.exact = self.run(torch.float64, {})
-        self.low_y, self.low = self.run(torch.bfloat16, {})
+        self.y, self.exact, chosen = self.run(torch.float64, {})
+        self.low_y, self.low, others = self.run(torch.bfloat16, {})
+        differ = (n for n, ones in chosen.items() if not _equal(ones, others.get(n, [])))
+        self.end = next(differ, math.inf)
+        """call of the first choice that falls otherwise"""
 
     def run(
         self, dtype: torch.dtype, swapped: dict[int, Tensor]
-    ) -> tuple[Tensor, dict[int, Result]]:
-        """Outputs, and what calls gave."""
+    ) -> tuple[Tensor, dict[int, Result], dict[int, list[Tensor]]]:
+        """Outputs, what calls gave, and what they chose."""
         x = self.x.to(dtype) if self.x.is_floating_point() else self.x
         context = self.subject.exactly() if dtype is torch.float64 else contextlib.nullcontext()
         with torch.no_grad(), context, Calls(self.models[dtype], x.shape[1], swapped) as calls:
             y = self.subject.run(self.models[dtype], x)
-        return y.double(), calls.kept
+        return y.double(), calls.kept, calls.chosen
 
     def off(self, y: Tensor, behind: int = 0) -> float:
         """By how much outputs are off, in the mean of all positions behind some."""
@@ -127,7 +139,12 @@ def lost_digits(subject: Subject, length: int) -> None:
     tried, whole, before = set[str](), passes.off(passes.low_y), 0.0
     for call, one in passes.exact.items():
         low = passes.low.get(call)
-        if low is None or low.name != one.name or low.value.shape != one.value.shape:
+        if (
+            call > passes.end
+            or low is None
+            or low.name != one.name
+            or low.value.shape != one.value.shape
+        ):
             return  # bfloat16 goes another way
         if torch.equal(one.value, low.value) or one.where in tried:
             continue
@@ -154,6 +171,11 @@ def lost_digits(subject: Subject, length: int) -> None:
                     f"outputs are off by {whole:.2g}, and by {rest:.2g} if that alone is right "
                     f"(length {length})",
                 )  # fmt: skip
+
+
+def _equal(ones: list[Tensor], others: list[Tensor]) -> bool:
+    same = len(ones) == len(others)
+    return same and all(torch.equal(a, b) for a, b in zip(ones, others, strict=True))
 
 
 def place(value: Tensor, length: int) -> int | None:
