@@ -123,6 +123,20 @@ class Whole(Sums):
         return self.sums(x if cache is None else x[:, -1:], cache)
 
 
+class Ignored(Sums):
+    """With its cache it reads nothing of it."""
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.sums(x, None)
+
+
+def test_a_cache_without_which_the_whole_text_is_right_is_none_that_is_given_it_again() -> None:
+    torch.manual_seed(0)
+    [one] = check(Ignored(), laws=["streaming"], vocabulary=16)
+    assert one.status == "failed", one.detail
+    assert "come in pieces" in one.detail
+
+
 class Places(Sums):
     """It is told how many came before."""
 
