@@ -184,7 +184,10 @@ def test_no_cache_is_said_with_what_was_looked_for(kind: type[Sums], says: str) 
 
 def test_other_words_that_are_not_there_are_said() -> None:
     said = {one.law: one.detail for one in check(Bare(), laws=["padding", "packing"])}
-    assert said["padding"] == "it takes no mask: of (x) none is mask or padding_mask or keep"
+    assert said["padding"] == (
+        "it takes no mask: of (x) none is mask or padding_mask or keep or attention_mask "
+        "or key_padding_mask or src_key_padding_mask"
+    )
     assert said["packing"].startswith("it takes no documents: of (x) none is document_ids or ")
 
 

@@ -28,7 +28,14 @@ class PlainCall(NamedTuple):
 
 
 CACHES, LABELS = ("cache", "state"), ("labels",)
-MASKS = ("mask", "padding_mask", "keep")
+MASKS = (
+    "mask",
+    "padding_mask",
+    "keep",
+    "attention_mask",
+    "key_padding_mask",
+    "src_key_padding_mask",
+)
 DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
 """words that a ``forward`` may have for what is given beside its inputs"""
 
@@ -38,6 +45,10 @@ class Call:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    untried: str = ""
+    """names by which padding may be told that is given by none of them"""
+    adds: bool = False
+    """whether its mask is added to scores, so that one of ones and zeros hides nothing"""
     ones: bool = False
     """whether a mask of ones is given where there is none"""
     streams: bool = False
@@ -90,6 +101,9 @@ class Call:
     @functools.cached_property
     def unmasked(self) -> str:
         """Why it takes no mask."""
+        if self.untried:
+            own = "derive from `Subject` to say how"
+            return f"whether {self.untried} tells what is padding is not known: {own}"
         return self.lacks("it takes no mask", MASKS)
 
     @functools.cached_property

@@ -2,6 +2,7 @@
 they take by its name."""
 
 import functools
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +11,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sequence_laws.adapters.caches import Way, find
-from sequence_laws.calls import DOCUMENTS, LABELS, MASKS, parameters
+from sequence_laws.adapters.masks import ADDED, FORMS, masking
+from sequence_laws.calls import DOCUMENTS, LABELS, parameters
 from sequence_laws.errors import ConfigError, ShapeError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
@@ -19,6 +21,8 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+PADDING = re.compile("mask|length")
+"""names of what may tell padding"""
 
 
 class UnreadError(ConfigError):
@@ -32,17 +36,49 @@ class UnreadError(ConfigError):
 class Plain(Subject):
     """A module that may take a mask and a cache with its inputs.
 
-    ``mask`` or ``padding_mask`` (B, L) is True at what is real. A cache is what comes back beside
-    outputs, by default or after a flag that is True, and is taken again (`adapters.caches.find`).
+    A mask (B, L) is taken by its name, in the form that is found (`adapters.masks`). A cache is
+    what comes back beside outputs, by default or after a flag that is True, and is taken again
+    (`adapters.caches.find`).
     """
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.mask_word = takes(model, *MASKS)
-        if self.mask_word is not None:
-            self.masks = ("right", "left", "holes")
         self.packs = takes(model, *DOCUMENTS) or ""
         self.labelled = takes(model, *LABELS) is not None
+
+    @functools.cached_property
+    def masking(self) -> tuple[str, str] | None:
+        """Word and form of its mask."""
+        return masking(self)
+
+    @functools.cached_property
+    def masks(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Where padding may stand."""
+        return () if self.masking is None else ("right", "left", "holes")
+
+    @functools.cached_property
+    def untried(self) -> str:  # type: ignore[override]
+        """Parameters by which padding may be told."""
+        return " and ".join(k for k in parameters(self.model) if PADDING.search(k))
+
+    @property
+    def adds(self) -> bool:  # type: ignore[override]
+        """Whether its mask is added to scores."""
+        return self.masking is not None and self.masking[1] == ADDED
+
+    def masked(self, real: Tensor | None) -> dict[str, Tensor]:
+        """The mask as it is given."""
+        if real is None or self.masking is None:
+            return {}
+        word, form = self.masking
+        return {word: FORMS[form](real)}
+
+    def masked_code(self, real: str | None) -> str:
+        """The Python of it."""
+        if real is None or self.masking is None:
+            return ""
+        word, form = self.masking
+        return f", {word}={form.format(real)}"
 
     @functools.cached_property
     def way(self) -> Way | str:
@@ -61,22 +97,17 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        mask = self.real(x, padding_mask)
-        given = {} if mask is None or self.mask_word is None else {self.mask_word: mask}
-        return model(x, **given)
+        return model(x, **self.masked(self.real(x, padding_mask)))
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        mask = self.real_code(x, padding_mask)
-        given = "" if mask is None else f", {self.mask_word}={mask}"
-        return f"model({x}{given}){self.place}"
+        return f"model({x}{self.masked_code(self.real_code(x, padding_mask))}){self.place}"
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
         if not self.labelled:
             return super().loss(model, x, labels, padding_mask)
-        given = {} if self.mask_word is None else {self.mask_word: padding_mask}
-        return loss_in(model(x, labels=labels, **given))
+        return loss_in(model(x, labels=labels, **self.masked(padding_mask)))
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
@@ -105,7 +136,7 @@ class Plain(Subject):
             return []
         word, asks, outputs, back = self.way
         flags = "".join(f", {flag}=True" for flag in asks)
-        mask = f", {self.mask_word}=padding_mask{self._part}" if masked else ""
+        mask = self.masked_code(f"padding_mask{self._part}") if masked else ""
         given = ", padding_mask" * masked
         none = getattr(parameters(self.model).get(word), "default", None)
         begun = "cache" if none is None else f"{none!r} if cache is None else cache"
@@ -120,12 +151,12 @@ class Plain(Subject):
     ) -> tuple[Tensor, Any]:
         """As `feed`, with a mask of all that was read, or of what is new, as the model takes it."""
         part = padding_mask[:, -x.shape[1] :] if self._part else padding_mask
-        return self._fed(model, x, cache, {str(self.mask_word): part})
+        return self._fed(model, x, cache, self.masked(part))
 
     @property
     def feeds_masks(self) -> bool:  # type: ignore[override]
         """Whether it takes a mask behind a cache."""
-        return self.mask_word is not None and self._part is not None
+        return bool(self.masks) and self._part is not None
 
     def feed_masked_code(self) -> list[str]:
         """The Python of it."""
@@ -139,7 +170,7 @@ class Plain(Subject):
         x, half, found = self.inputs.draw(2, length), length // 2, None
         wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
         for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
-            masks = ({str(self.mask_word): mask} for mask in (ones[:, :half], ones[:, start:]))
+            masks = map(self.masked, (ones[:, :half], ones[:, start:]))
             try:
                 with torch.no_grad(), self.exactly():
                     model, cache = self.copy(), None
