@@ -239,6 +239,21 @@ def test_a_mask_that_is_turned_around_fails_unless_its_name_says_padding(kind: t
     assert one.status == "failed", one.detail
 
 
+def test_a_loss_in_a_dict_is_read_there_by_its_program() -> None:
+    class Lossy(Means):
+        def forward(
+            self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None
+        ) -> Any:
+            y = super().forward(x, mask)
+            return y if labels is None else {"logits": y, "loss": (y.sum(-1) * (labels > 0)).mean()}
+
+    torch.manual_seed(0)
+    model = Lossy()
+    [one] = check(model, laws=["padding"], vocabulary=16, causal=False)
+    assert one.detail.startswith("the loss of a padded batch")
+    assert shown(one, model) > 1e-3
+
+
 def test_padding_that_is_told_in_a_way_that_is_not_known_is_undecided() -> None:
     class Lengths(Means):
         def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:

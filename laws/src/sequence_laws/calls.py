@@ -59,6 +59,8 @@ class Call:
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
     """whether it claims to keep them apart, where `packs` may mean something else"""
+    loss_place: str = ".loss"
+    """of the loss in what it gives for labels"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
 
@@ -234,7 +236,7 @@ class Call:
     def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
         called = self.call_code(x, padding_mask).removesuffix(self.place)
-        return f"{called[:-1]}, labels={labels}).loss"
+        return f"{called[:-1]}, labels={labels}){self.loss_place}"
 
     def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
         """A model as it comes from its file, read into an ``other``."""

@@ -107,7 +107,9 @@ class Plain(Subject):
         """The entry ``loss`` of its result."""
         if not self.labelled:
             return super().loss(model, x, labels, padding_mask)
-        return loss_in(model(x, labels=labels, **self.masked(padding_mask)))
+        result = model(x, labels=labels, **self.masked(padding_mask))
+        self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
+        return loss_in(result)
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
