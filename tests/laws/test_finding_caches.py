@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from programs import shown
 from torch import Tensor, nn
 
 from sequence_laws import check
@@ -199,3 +200,33 @@ def test_no_labels_are_said() -> None:
 
     [one] = check(Masked(), laws=["padding"], vocabulary=16)
     assert one.detail.endswith("it takes no labels: of (x, mask) none is labels")
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    sums: Tensor
+    seen: int
+
+
+class Boxed(Sums):
+    """A cache that is a dataclass in a tuple; one wrong reads what it kept itself."""
+
+    kept: Any = None
+
+    def forward(self, x: Tensor, cache: tuple[Box, ...] = ()) -> Any:
+        before = cache[0].sums if cache else None
+        if self.wrong and cache:
+            before = self.kept
+        y = self.embed(x).cumsum(1) + (0 if before is None else before)
+        self.kept = y[:, -1:].detach()
+        return self.head(y), (Box(y[:, -1:], x.shape[1] + (cache[0].seen if cache else 0)),)
+
+
+def test_rows_of_a_dataclass_are_reordered() -> None:
+    torch.manual_seed(0)
+    [right] = check(Boxed(), laws=["streaming"], vocabulary=16)
+    assert right.status == "held", right.detail
+    assert "rows in another order half-way" in right.detail
+    [one] = check(wrong := Boxed(wrong=True), laws=["streaming"], vocabulary=16)
+    assert one.detail.startswith("after its rows were put in the order"), one.detail
+    assert shown(one, wrong) > 1e-3

@@ -1,6 +1,8 @@
 """Modules of one's own: what they read is found by trying, a cache by what comes back, what else
 they take by its name."""
 
+import copy
+import dataclasses
 import functools
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -188,7 +190,8 @@ class Plain(Subject):
         return found
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.
+        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows, in
+        containers and dataclasses.
 
         Raises:
             Inapplicable: it is neither.
@@ -196,23 +199,48 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        leaves = tree_leaves(cache)
+        leaves: list[Any] = []
+        mapped(leaves.append, cache)
         if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
             raise Inapplicable("its cache cannot be reordered")
         if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
             raise Inapplicable(
                 "rows are not the first dimension of its cache, so none were reordered"
             )
-        return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
+        return mapped(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         if hasattr(cache, "reorder_cache"):
             return super().rows_code(cache)
+        if any(map(_is_data, tree_leaves(cache))):
+            return [
+                "from sequence_laws.adapters.plain import mapped",
+                "cache = mapped(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
+            ]
         return [
             "from torch.utils._pytree import tree_map",
             "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
         ]
+
+
+def _is_data(part: Any) -> bool:
+    return dataclasses.is_dataclass(part) and not isinstance(part, type)
+
+
+def mapped(change: Callable[[Any], Any], cache: Any) -> Any:
+    """A cache of containers and dataclasses with all in it changed."""
+
+    def part(one: Any) -> Any:
+        if not _is_data(one):
+            return change(one)
+        made = copy.copy(one)
+        for field in dataclasses.fields(one):
+            value = mapped(change, getattr(one, field.name))
+            object.__setattr__(made, field.name, value)  # also of one that is frozen
+        return made
+
+    return tree_map(part, cache)
 
 
 def loss_in(result: Any) -> Tensor:
