@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.adapters import subject_of
+from sequence_laws.errors import ConfigError
 
 
 class Sums(nn.Module):
@@ -199,7 +200,7 @@ def test_no_labels_are_said() -> None:
             return self.head(h.cumsum(1))
 
     [one] = check(Masked(), laws=["padding"], vocabulary=16)
-    assert one.detail.endswith("it takes no labels: of (x, mask) none is labels")
+    assert one.detail.endswith("it takes no labels: of (x, mask) none is labels or targets")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -230,3 +231,34 @@ def test_rows_of_a_dataclass_are_reordered() -> None:
     [one] = check(wrong := Boxed(wrong=True), laws=["streaming"], vocabulary=16)
     assert one.detail.startswith("after its rows were put in the order"), one.detail
     assert shown(one, wrong) > 1e-3
+
+
+class Weighted(nn.Module):
+    """Features of a width that its constructor alone tells."""
+
+    def __init__(self, input_size: int = 12) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, input_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight.mT).cumsum(1)
+
+
+class Convolved(nn.Module):
+    """Features of a width that its convolution alone tells; ``turned`` reads (B, d, L)."""
+
+    def __init__(self, turned: bool = False) -> None:
+        super().__init__()
+        self.turned, self.conv = turned, nn.Conv1d(16, 16, 3, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)[..., :-2] if self.turned else self.conv(x.mT)[..., :-2].mT
+
+
+def test_widths_of_convolutions_and_constructors_are_tried() -> None:
+    for model, width in ((Weighted(), 12), (Convolved(), 16)):
+        assert subject_of(model).inputs.width == width
+        [one] = check(model, laws=["causality"])
+        assert one.status == "held", one.detail
+    with pytest.raises(ConfigError, match="what Convolved reads cannot be guessed"):
+        check(Convolved(turned=True), laws=["causality"])

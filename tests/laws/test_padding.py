@@ -242,10 +242,12 @@ def test_a_mask_that_is_turned_around_fails_unless_its_name_says_padding(kind: t
 def test_a_loss_in_a_dict_is_read_there_by_its_program() -> None:
     class Lossy(Means):
         def forward(
-            self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None
+            self, x: Tensor, mask: Tensor | None = None, targets: Tensor | None = None
         ) -> Any:
             y = super().forward(x, mask)
-            return y if labels is None else {"logits": y, "loss": (y.sum(-1) * (labels > 0)).mean()}
+            if targets is None:
+                return y
+            return {"logits": y, "loss": (y.sum(-1) * (targets > 0)).mean()}
 
     torch.manual_seed(0)
     model = Lossy()

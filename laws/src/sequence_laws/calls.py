@@ -27,7 +27,7 @@ class PlainCall(NamedTuple):
     """laws that are tried with it whatever its outputs are; others are where these differ"""
 
 
-CACHES, LABELS = ("cache", "state"), ("labels",)
+CACHES, LABELS = ("cache", "state"), ("labels", "targets")
 MASKS = (
     "mask",
     "padding_mask",
@@ -59,6 +59,8 @@ class Call:
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
     """whether it claims to keep them apart, where `packs` may mean something else"""
+    label_word: str | None = "labels"
+    """by which it takes labels"""
     loss_place: str = ".loss"
     """of the loss in what it gives for labels"""
     doubles: bool = True
@@ -236,7 +238,7 @@ class Call:
     def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
         called = self.call_code(x, padding_mask).removesuffix(self.place)
-        return f"{called[:-1]}, labels={labels}){self.loss_place}"
+        return f"{called[:-1]}, {self.label_word}={labels}){self.loss_place}"
 
     def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
         """A model as it comes from its file, read into an ``other``."""

@@ -4,6 +4,7 @@ they take by its name."""
 import copy
 import dataclasses
 import functools
+import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -46,7 +47,7 @@ class Plain(Subject):
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
         self.packs = takes(model, *DOCUMENTS) or ""
-        self.labelled = takes(model, *LABELS) is not None
+        self.label_word = takes(model, *LABELS)
 
     @functools.cached_property
     def masking(self) -> tuple[str, str] | None:
@@ -107,9 +108,9 @@ class Plain(Subject):
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
-        if not self.labelled:
+        if self.label_word is None:
             return super().loss(model, x, labels, padding_mask)
-        result = model(x, labels=labels, **self.masked(padding_mask))
+        result = model(x, **{self.label_word: labels}, **self.masked(padding_mask))
         self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
         return loss_in(result)
 
@@ -274,6 +275,8 @@ def plain(
     tried: list[tuple[Tensor, Exception]] = []
     for inputs in [given] if given is not None else [*guesses(model)]:
         for length in _LENGTHS:
+            if given is None and length == inputs.width:  # (B, d, L) would be taken for it
+                continue
             x = inputs.draw(2, length)
             claim = causal is not False
             subject = kind(model, name, inputs, causal=claim, build=build, make=make)
@@ -299,22 +302,25 @@ def plain(
 
 
 def guesses(model: nn.Module) -> Iterator[Inputs]:
-    """Tokens of the first embedding, then features of widths that the module names."""
+    """Tokens of the first embedding, then features of widths that modules name, or that the
+    constructor does by a default."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             yield Inputs(vocabulary=module.num_embeddings)
             break
-    seen: set[int] = set()
+    widths: list[Any] = []
     for module in model.modules():
-        named = [getattr(module, name, None) for name in _WIDTHS]
+        widths += [getattr(module, name, None) for name in _WIDTHS]
         if isinstance(module, nn.Linear):
-            named.append(module.in_features)
+            widths.append(module.in_features)
         if isinstance(module, nn.LayerNorm):
-            named.append(module.normalized_shape[-1])
-        for width in named:
-            if type(width) is int and width > 0 and width not in seen:
-                seen.add(width)
-                yield Inputs(width=width)
+            widths.append(module.normalized_shape[-1])
+        if isinstance(module, nn.Conv1d):
+            widths.append(module.in_channels)
+    made = inspect.signature(type(model).__init__).parameters
+    widths += [made[name].default for name in _WIDTHS if name in made]
+    known = (width for width in widths if type(width) is int and width > 0)
+    yield from (Inputs(width=width) for width in dict.fromkeys(known))
 
 
 def takes(model: nn.Module, *words: str) -> str | None:
