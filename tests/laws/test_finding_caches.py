@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 import torch
+from programs import shown
 from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.adapters import subject_of
+from sequence_laws.errors import ConfigError
 
 
 class Sums(nn.Module):
@@ -123,6 +125,20 @@ class Whole(Sums):
         return self.sums(x if cache is None else x[:, -1:], cache)
 
 
+class Ignored(Sums):
+    """With its cache it reads nothing of it."""
+
+    def forward(self, x: Tensor, state: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.sums(x, None)
+
+
+def test_a_cache_without_which_the_whole_text_is_right_is_none_that_is_given_it_again() -> None:
+    torch.manual_seed(0)
+    [one] = check(Ignored(), laws=["streaming"], vocabulary=16)
+    assert one.status == "failed", one.detail
+    assert "come in pieces" in one.detail
+
+
 class Places(Sums):
     """It is told how many came before."""
 
@@ -170,7 +186,10 @@ def test_no_cache_is_said_with_what_was_looked_for(kind: type[Sums], says: str) 
 
 def test_other_words_that_are_not_there_are_said() -> None:
     said = {one.law: one.detail for one in check(Bare(), laws=["padding", "packing"])}
-    assert said["padding"] == "it takes no mask: of (x) none is mask or padding_mask or keep"
+    assert said["padding"] == (
+        "it takes no mask: of (x) none is mask or padding_mask or keep or attention_mask "
+        "or key_padding_mask or src_key_padding_mask"
+    )
     assert said["packing"].startswith("it takes no documents: of (x) none is document_ids or ")
 
 
@@ -181,4 +200,65 @@ def test_no_labels_are_said() -> None:
             return self.head(h.cumsum(1))
 
     [one] = check(Masked(), laws=["padding"], vocabulary=16)
-    assert one.detail.endswith("it takes no labels: of (x, mask) none is labels")
+    assert one.detail.endswith("it takes no labels: of (x, mask) none is labels or targets")
+
+
+@dataclasses.dataclass(frozen=True)
+class Box:
+    sums: Tensor
+    seen: int
+
+
+class Boxed(Sums):
+    """A cache that is a dataclass in a tuple; one wrong reads what it kept itself."""
+
+    kept: Any = None
+
+    def forward(self, x: Tensor, cache: tuple[Box, ...] = ()) -> Any:
+        before = cache[0].sums if cache else None
+        if self.wrong and cache:
+            before = self.kept
+        y = self.embed(x).cumsum(1) + (0 if before is None else before)
+        self.kept = y[:, -1:].detach()
+        return self.head(y), (Box(y[:, -1:], x.shape[1] + (cache[0].seen if cache else 0)),)
+
+
+def test_rows_of_a_dataclass_are_reordered() -> None:
+    torch.manual_seed(0)
+    [right] = check(Boxed(), laws=["streaming"], vocabulary=16)
+    assert right.status == "held", right.detail
+    assert "rows in another order half-way" in right.detail
+    [one] = check(wrong := Boxed(wrong=True), laws=["streaming"], vocabulary=16)
+    assert one.detail.startswith("after its rows were put in the order"), one.detail
+    assert shown(one, wrong) > 1e-3
+
+
+class Weighted(nn.Module):
+    """Features of a width that its constructor alone tells."""
+
+    def __init__(self, input_size: int = 12) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(5, input_size))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.weight.mT).cumsum(1)
+
+
+class Convolved(nn.Module):
+    """Features of a width that its convolution alone tells; ``turned`` reads (B, d, L)."""
+
+    def __init__(self, turned: bool = False) -> None:
+        super().__init__()
+        self.turned, self.conv = turned, nn.Conv1d(16, 16, 3, padding=2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.conv(x)[..., :-2] if self.turned else self.conv(x.mT)[..., :-2].mT
+
+
+def test_widths_of_convolutions_and_constructors_are_tried() -> None:
+    for model, width in ((Weighted(), 12), (Convolved(), 16)):
+        assert subject_of(model).inputs.width == width
+        [one] = check(model, laws=["causality"])
+        assert one.status == "held", one.detail
+    with pytest.raises(ConfigError, match="what Convolved reads cannot be guessed"):
+        check(Convolved(turned=True), laws=["causality"])

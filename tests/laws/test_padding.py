@@ -163,3 +163,104 @@ def test_nothing_that_sees_nothing_is_finite_in_torch_and_one_layer_keeps_it_to_
         )[0].detail
     )
     assert verdicts == ["held", "failed"]
+
+
+class Padded(Means):
+    """True at what is padding; with ``wrong`` its mean is of all."""
+
+    wrong = False
+
+    def forward(self, x: Tensor, padding_mask: Tensor | None = None) -> Tensor:
+        padding = torch.zeros_like(x, dtype=torch.bool) if padding_mask is None else padding_mask
+        return super().forward(x, None if self.wrong else ~padding)
+
+
+class Tokenized(Means):
+    """Numbers 1 at what is real, as tokenizers give them."""
+
+    wrong = False
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        mask = torch.ones_like(x) if attention_mask is None else attention_mask
+        return super().forward(x, None if self.wrong else 1 - mask < 1)
+
+
+class KeyPadded(Padded):
+    def forward(
+        self, x: Tensor, mask: Tensor | None = None, key_padding_mask: Tensor | None = None
+    ) -> Tensor:
+        if mask is not None and mask.shape != (x.shape[1],) * 2:
+            raise ValueError("a mask is (L, L)")
+        return super().forward(x, key_padding_mask)
+
+
+class Added(Means):
+    """What is added to scores."""
+
+    wrong = False
+
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        h = self.embed(x)
+        scores = h @ h.mT
+        if attention_mask is not None and not self.wrong:
+            scores = scores + attention_mask[:, None]
+        return self.head(scores.softmax(-1) @ h)
+
+
+@pytest.mark.parametrize("kind", [Padded, Tokenized, KeyPadded, Added])
+def test_a_mask_is_given_in_the_form_in_which_it_is_taken(kind: type[Any]) -> None:
+    torch.manual_seed(0)
+    model = kind()
+    laws = ("padding", "agreement", "batch")
+    for one in check(model, laws=laws, vocabulary=16, causal=False):
+        added = kind is Added and one.law == "padding"
+        assert one.status == ("reported" if added else "held"), one.detail
+    model.wrong = True
+    [one] = check(model, laws=["padding"], vocabulary=16, causal=False)
+    assert one.status == "failed"
+    assert "padding" in one.detail
+    assert shown(one, model) > 1e-3
+
+
+class Turned(Padded):
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, mask)
+
+
+class TurnedNumbers(Padded):
+    def forward(self, x: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return super().forward(x, None if attention_mask is None else attention_mask.bool())
+
+
+@pytest.mark.parametrize("kind", [Turned, TurnedNumbers])
+def test_a_mask_that_is_turned_around_fails_unless_its_name_says_padding(kind: type[Any]) -> None:
+    torch.manual_seed(0)
+    [one] = check(kind(), laws=["padding"], vocabulary=16, causal=False)
+    assert one.status == "failed", one.detail
+
+
+def test_a_loss_in_a_dict_is_read_there_by_its_program() -> None:
+    class Lossy(Means):
+        def forward(
+            self, x: Tensor, mask: Tensor | None = None, targets: Tensor | None = None
+        ) -> Any:
+            y = super().forward(x, mask)
+            if targets is None:
+                return y
+            return {"logits": y, "loss": (y.sum(-1) * (targets > 0)).mean()}
+
+    torch.manual_seed(0)
+    model = Lossy()
+    [one] = check(model, laws=["padding"], vocabulary=16, causal=False)
+    assert one.detail.startswith("the loss of a padded batch")
+    assert shown(one, model) > 1e-3
+
+
+def test_padding_that_is_told_in_a_way_that_is_not_known_is_undecided() -> None:
+    class Lengths(Means):
+        def forward(self, x: Tensor, lengths: Tensor | None = None) -> Tensor:
+            return super().forward(x)
+
+    [one] = check(Lengths(), laws=["padding"], vocabulary=16, causal=False)
+    assert one.status == "undecided"
+    assert one.detail.startswith("whether lengths tells what is padding is not known")

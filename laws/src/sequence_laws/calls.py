@@ -27,8 +27,15 @@ class PlainCall(NamedTuple):
     """laws that are tried with it whatever its outputs are; others are where these differ"""
 
 
-CACHES, LABELS = ("cache", "state"), ("labels",)
-MASKS = ("mask", "padding_mask", "keep")
+CACHES, LABELS = ("cache", "state"), ("labels", "targets")
+MASKS = (
+    "mask",
+    "padding_mask",
+    "keep",
+    "attention_mask",
+    "key_padding_mask",
+    "src_key_padding_mask",
+)
 DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
 """words that a ``forward`` may have for what is given beside its inputs"""
 
@@ -38,6 +45,10 @@ class Call:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    untried: str = ""
+    """names by which padding may be told that is given by none of them"""
+    adds: bool = False
+    """whether its mask is added to scores, so that one of ones and zeros hides nothing"""
     ones: bool = False
     """whether a mask of ones is given where there is none"""
     streams: bool = False
@@ -48,6 +59,10 @@ class Call:
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
     """whether it claims to keep them apart, where `packs` may mean something else"""
+    label_word: str | None = "labels"
+    """by which it takes labels"""
+    loss_place: str = ".loss"
+    """of the loss in what it gives for labels"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
 
@@ -90,6 +105,9 @@ class Call:
     @functools.cached_property
     def unmasked(self) -> str:
         """Why it takes no mask."""
+        if self.untried:
+            own = "derive from `Subject` to say how"
+            return f"whether {self.untried} tells what is padding is not known: {own}"
         return self.lacks("it takes no mask", MASKS)
 
     @functools.cached_property
@@ -220,7 +238,7 @@ class Call:
     def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
         """The Python of it."""
         called = self.call_code(x, padding_mask).removesuffix(self.place)
-        return f"{called[:-1]}, labels={labels}).loss"
+        return f"{called[:-1]}, {self.label_word}={labels}){self.loss_place}"
 
     def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
         """A model as it comes from its file, read into an ``other``."""

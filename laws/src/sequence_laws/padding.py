@@ -19,10 +19,11 @@ def padding(subject: Subject) -> str:
     Raises:
         LawBroken: the first real position that differs.
         Inapplicable: the model takes no mask; `reported`: padding on the left moves a row, since
-            its positions count it (`Subject.counts_padding`); `undecided`: nothing tells.
+            its positions count it (`Subject.counts_padding`), or its mask is one that is added;
+            `undecided`: nothing tells, or it is not known how padding is told.
     """
     if not subject.masks:
-        raise Inapplicable(subject.unmasked)
+        raise Inapplicable(subject.unmasked, "undecided" if subject.untried else "exempt")
     length = subject.usual()
     finite = [contents(subject, length, side) for side in subject.masks]
     found = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
@@ -42,6 +43,9 @@ def padding(subject: Subject) -> str:
         found.insert(
             0, f"padding on the left moves a row by {moved['left']:.2g}: positions count it"
         )
+        raise Inapplicable("; ".join(filter(None, found)), "reported")
+    if subject.adds:
+        found.insert(0, "its mask is added to scores: one of ones and zeros would hide nothing")
         raise Inapplicable("; ".join(filter(None, found)), "reported")
     if sides == ["left"] and not tried:
         raise Inapplicable(

@@ -93,7 +93,7 @@ def streaming(subject: Subject) -> str:
 def padding(subject: Subject) -> str:
     """A row padded on the right is the row alone."""
     if "right" not in subject.masks:
-        raise Inapplicable(subject.unmasked)
+        raise Inapplicable(subject.unmasked, "undecided" if subject.untried else "exempt")
     look, half = _look(subject), _look(subject).half
     if not subject.takes(half):
         raise Inapplicable(f"it does not take a length of {half}", "undecided")

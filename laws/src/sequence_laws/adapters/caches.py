@@ -155,10 +155,12 @@ class _Search:
         return bool(off <= self.bound)
 
     def otherwise(self, way: Way, numbers: list[str]) -> str:
-        """Why a cache is not tried that is given the whole text again, or is told where it is."""
+        """Why a cache is not tried that is given the whole text again, of which it reads what is
+        new alone, or is told where it is."""
         self.passes = 0
-        head, one = slice(0, self.half + 1), slice(self.half, self.half + 1)
-        if self.right(way, self.x[:, head], self.y[:, one], {}):
+        head, one = slice(0, self.half), slice(self.half, self.half + 1)
+        whole = torch.cat((self.subject.inputs.other(self.x[:, head]), self.x[:, one]), 1)
+        if self.right(way, whole, self.y[:, one], {}):
             return f"its {way.word} is given the whole text again, which comes in no pieces"
         for word in numbers:
             if PLACES.search(word) and self.right(

@@ -1,7 +1,11 @@
 """Modules of one's own: what they read is found by trying, a cache by what comes back, what else
 they take by its name."""
 
+import copy
+import dataclasses
 import functools
+import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -10,7 +14,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from sequence_laws.adapters.caches import Way, find
-from sequence_laws.calls import DOCUMENTS, LABELS, MASKS, parameters
+from sequence_laws.adapters.masks import ADDED, FORMS, masking
+from sequence_laws.calls import DOCUMENTS, LABELS, parameters
 from sequence_laws.errors import ConfigError, ShapeError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
@@ -19,6 +24,8 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+PADDING = re.compile("mask|length")
+"""names of what may tell padding"""
 
 
 class UnreadError(ConfigError):
@@ -32,17 +39,49 @@ class UnreadError(ConfigError):
 class Plain(Subject):
     """A module that may take a mask and a cache with its inputs.
 
-    ``mask`` or ``padding_mask`` (B, L) is True at what is real. A cache is what comes back beside
-    outputs, by default or after a flag that is True, and is taken again (`adapters.caches.find`).
+    A mask (B, L) is taken by its name, in the form that is found (`adapters.masks`). A cache is
+    what comes back beside outputs, by default or after a flag that is True, and is taken again
+    (`adapters.caches.find`).
     """
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.mask_word = takes(model, *MASKS)
-        if self.mask_word is not None:
-            self.masks = ("right", "left", "holes")
         self.packs = takes(model, *DOCUMENTS) or ""
-        self.labelled = takes(model, *LABELS) is not None
+        self.label_word = takes(model, *LABELS)
+
+    @functools.cached_property
+    def masking(self) -> tuple[str, str] | None:
+        """Word and form of its mask."""
+        return masking(self)
+
+    @functools.cached_property
+    def masks(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Where padding may stand."""
+        return () if self.masking is None else ("right", "left", "holes")
+
+    @functools.cached_property
+    def untried(self) -> str:  # type: ignore[override]
+        """Parameters by which padding may be told."""
+        return " and ".join(k for k in parameters(self.model) if PADDING.search(k))
+
+    @property
+    def adds(self) -> bool:  # type: ignore[override]
+        """Whether its mask is added to scores."""
+        return self.masking is not None and self.masking[1] == ADDED
+
+    def masked(self, real: Tensor | None) -> dict[str, Tensor]:
+        """The mask as it is given."""
+        if real is None or self.masking is None:
+            return {}
+        word, form = self.masking
+        return {word: FORMS[form](real)}
+
+    def masked_code(self, real: str | None) -> str:
+        """The Python of it."""
+        if real is None or self.masking is None:
+            return ""
+        word, form = self.masking
+        return f", {word}={form.format(real)}"
 
     @functools.cached_property
     def way(self) -> Way | str:
@@ -61,22 +100,19 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        mask = self.real(x, padding_mask)
-        given = {} if mask is None or self.mask_word is None else {self.mask_word: mask}
-        return model(x, **given)
+        return model(x, **self.masked(self.real(x, padding_mask)))
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        mask = self.real_code(x, padding_mask)
-        given = "" if mask is None else f", {self.mask_word}={mask}"
-        return f"model({x}{given}){self.place}"
+        return f"model({x}{self.masked_code(self.real_code(x, padding_mask))}){self.place}"
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
-        if not self.labelled:
+        if self.label_word is None:
             return super().loss(model, x, labels, padding_mask)
-        given = {} if self.mask_word is None else {self.mask_word: padding_mask}
-        return loss_in(model(x, labels=labels, **given))
+        result = model(x, **{self.label_word: labels}, **self.masked(padding_mask))
+        self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
+        return loss_in(result)
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
@@ -105,7 +141,7 @@ class Plain(Subject):
             return []
         word, asks, outputs, back = self.way
         flags = "".join(f", {flag}=True" for flag in asks)
-        mask = f", {self.mask_word}=padding_mask{self._part}" if masked else ""
+        mask = self.masked_code(f"padding_mask{self._part}") if masked else ""
         given = ", padding_mask" * masked
         none = getattr(parameters(self.model).get(word), "default", None)
         begun = "cache" if none is None else f"{none!r} if cache is None else cache"
@@ -120,12 +156,12 @@ class Plain(Subject):
     ) -> tuple[Tensor, Any]:
         """As `feed`, with a mask of all that was read, or of what is new, as the model takes it."""
         part = padding_mask[:, -x.shape[1] :] if self._part else padding_mask
-        return self._fed(model, x, cache, {str(self.mask_word): part})
+        return self._fed(model, x, cache, self.masked(part))
 
     @property
     def feeds_masks(self) -> bool:  # type: ignore[override]
         """Whether it takes a mask behind a cache."""
-        return self.mask_word is not None and self._part is not None
+        return bool(self.masks) and self._part is not None
 
     def feed_masked_code(self) -> list[str]:
         """The Python of it."""
@@ -139,7 +175,7 @@ class Plain(Subject):
         x, half, found = self.inputs.draw(2, length), length // 2, None
         wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
         for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
-            masks = ({str(self.mask_word): mask} for mask in (ones[:, :half], ones[:, start:]))
+            masks = map(self.masked, (ones[:, :half], ones[:, start:]))
             try:
                 with torch.no_grad(), self.exactly():
                     model, cache = self.copy(), None
@@ -155,7 +191,8 @@ class Plain(Subject):
         return found
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows.
+        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows, in
+        containers and dataclasses.
 
         Raises:
             Inapplicable: it is neither.
@@ -163,23 +200,48 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        leaves = tree_leaves(cache)
+        leaves: list[Any] = []
+        mapped(leaves.append, cache)
         if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
             raise Inapplicable("its cache cannot be reordered")
         if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
             raise Inapplicable(
                 "rows are not the first dimension of its cache, so none were reordered"
             )
-        return tree_map(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
+        return mapped(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         if hasattr(cache, "reorder_cache"):
             return super().rows_code(cache)
+        if any(map(_is_data, tree_leaves(cache))):
+            return [
+                "from sequence_laws.adapters.plain import mapped",
+                "cache = mapped(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
+            ]
         return [
             "from torch.utils._pytree import tree_map",
             "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
         ]
+
+
+def _is_data(part: Any) -> bool:
+    return dataclasses.is_dataclass(part) and not isinstance(part, type)
+
+
+def mapped(change: Callable[[Any], Any], cache: Any) -> Any:
+    """A cache of containers and dataclasses with all in it changed."""
+
+    def part(one: Any) -> Any:
+        if not _is_data(one):
+            return change(one)
+        made = copy.copy(one)
+        for field in dataclasses.fields(one):
+            value = mapped(change, getattr(one, field.name))
+            object.__setattr__(made, field.name, value)  # also of one that is frozen
+        return made
+
+    return tree_map(part, cache)
 
 
 def loss_in(result: Any) -> Tensor:
@@ -213,6 +275,8 @@ def plain(
     tried: list[tuple[Tensor, Exception]] = []
     for inputs in [given] if given is not None else [*guesses(model)]:
         for length in _LENGTHS:
+            if given is None and length == inputs.width:  # (B, d, L) would be taken for it
+                continue
             x = inputs.draw(2, length)
             claim = causal is not False
             subject = kind(model, name, inputs, causal=claim, build=build, make=make)
@@ -238,22 +302,25 @@ def plain(
 
 
 def guesses(model: nn.Module) -> Iterator[Inputs]:
-    """Tokens of the first embedding, then features of widths that the module names."""
+    """Tokens of the first embedding, then features of widths that modules name, or that the
+    constructor does by a default."""
     for module in model.modules():
         if isinstance(module, nn.Embedding):
             yield Inputs(vocabulary=module.num_embeddings)
             break
-    seen: set[int] = set()
+    widths: list[Any] = []
     for module in model.modules():
-        named = [getattr(module, name, None) for name in _WIDTHS]
+        widths += [getattr(module, name, None) for name in _WIDTHS]
         if isinstance(module, nn.Linear):
-            named.append(module.in_features)
+            widths.append(module.in_features)
         if isinstance(module, nn.LayerNorm):
-            named.append(module.normalized_shape[-1])
-        for width in named:
-            if type(width) is int and width > 0 and width not in seen:
-                seen.add(width)
-                yield Inputs(width=width)
+            widths.append(module.normalized_shape[-1])
+        if isinstance(module, nn.Conv1d):
+            widths.append(module.in_channels)
+    made = inspect.signature(type(model).__init__).parameters
+    widths += [made[name].default for name in _WIDTHS if name in made]
+    known = (width for width in widths if type(width) is int and width > 0)
+    yield from (Inputs(width=width) for width in dict.fromkeys(known))
 
 
 def takes(model: nn.Module, *words: str) -> str | None:

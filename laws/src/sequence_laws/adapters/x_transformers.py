@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from sequence_laws.adapters.masks import KEEP
 from sequence_laws.adapters.plain import Plain
 from sequence_laws.calls import PlainCall
 from sequence_laws.inputs import Inputs
@@ -45,6 +46,7 @@ class XTransformer(Plain):
     def __init__(self, model: nn.Module, name: str, **known: Any) -> None:
         layers: Any = model.attn_layers
         super().__init__(model, name, Inputs(VOCABULARY), causal=layers.causal, **known)
+        self.masking = ("mask", KEEP)
         self.context = bool(layers.cross_attend)
 
     @property
