@@ -1,11 +1,14 @@
 """Small faults of modules of one's own, each beside the right module."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from programs import printed, shown
 from torch import Tensor, nn
 
 from sequence_laws import check
+from sequence_laws.command import main
 
 
 class Sums(nn.Module):
@@ -13,6 +16,7 @@ class Sums(nn.Module):
 
     def __init__(self, wrong: str = "") -> None:
         super().__init__()
+        self.runs = 0
         self.wrong, self.embed, self.head = wrong, nn.Embedding(16, 8), nn.Linear(8, 16)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -25,6 +29,15 @@ class Sums(nn.Module):
             return h + 0.1 * torch.arange(len(h))[:, None, None]
         if self.wrong == "faster without gradients" and not torch.is_grad_enabled():
             return h.round(decimals=1)
+        if self.wrong == "one row is none" and len(h) == 1:
+            return h[0]
+        if self.wrong == "the third run" and self.training:
+            self.runs += 1
+            return h + (self.runs == 3)
+        if self.wrong == "one too few" and h.shape[1] >= 64:
+            raise ValueError(f"a length of {h.shape[1]} is above 64")
+        if self.wrong == "an index" and h.shape[1] > 64:
+            raise IndexError("index out of range")
         if self.wrong == "compiled otherwise" and torch.compiler.is_compiling():
             return 2 * h
         return h
@@ -53,3 +66,41 @@ def test_a_compiled_model_is_compared_without_gradients_on_both_sides(
     found, model = verdict("compiles", wrong)
     assert found.status == status, found
     assert status == "held" or shown(found, model) > 0.01
+
+
+def test_what_fails_in_one_row_is_tried_in_two() -> None:
+    assert verdict("batch")[0].status == "held"
+    found, _ = verdict("batch", "one row is none")
+    assert found.status == "failed", found
+    assert "an output at each position" in found.detail
+
+
+@pytest.mark.parametrize(("body", "code"), [("x * random.Random().random()", 2), ("x", 0)])
+def test_a_check_in_which_nothing_was_judged_is_no_success(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, code: int
+) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "import random, torch\nclass Mine(torch.nn.Module):\n    def forward(self, x):\n"
+        f"        return {body}\n"
+    )
+    words = [f"{file}:Mine", "--width", "4", "--laws", "causality", "packing"]
+    assert main(words) == code
+    assert ("nothing was judged" in capsys.readouterr().err) == (code == 2)
+
+
+def test_three_runs_are_compared() -> None:
+    assert verdict("determinism")[0].status == "held"
+    found, model = verdict("determinism", "the third run")
+    assert found.detail.startswith("two runs in training")
+    assert shown(found, model) > 0.1
+
+
+def test_a_limit_is_told_where_there_is_one() -> None:
+    torch.manual_seed(0)
+    (model := Sums("one too few")).max_length = 64
+    [found] = check(model, laws=["lengths"])
+    assert found.detail == "takes 1 to 33 of those tried; refuses 64 (its limit), 65 clearly"
+    found, _ = verdict("lengths", "an index")
+    assert found.detail.startswith("length 65 ends in an error that names no length: IndexError")
+    assert verdict("lengths")[0].detail == "takes 1 to 65"

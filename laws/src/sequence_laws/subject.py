@@ -167,16 +167,19 @@ class Subject(Call):
         return bool(self._taken([length], training))
 
     def _taken(self, lengths: Sequence[int], training: bool = False) -> list[int]:
-        """Those of ``lengths`` that it takes; after each that it does not, a copy is asked "
-        "again."""
-        taken, model = list[int](), None
-        for length in lengths:
-            try:
-                model = self.copy(torch.float32, training) if model is None else model
-                self.run(model, self.inputs.draw(1, length))
-                taken.append(length)
-            except Exception:  # a model may refuse in any way; the law of lengths says how
-                model = None
+        """Those of ``lengths`` that it takes, in one row or else in two; after each that it does
+        not, a copy is asked again."""
+        for rows in (1, 2):
+            taken, model = list[int](), None
+            for length in lengths:
+                try:
+                    model = self.copy(torch.float32, training) if model is None else model
+                    self.run(model, self.inputs.draw(rows, length))
+                    taken.append(length)
+                except Exception:  # a model may refuse in any way; the law of lengths says how
+                    model = None
+            if taken:
+                break
         return taken
 
     def copy(self, dtype: torch.dtype | None = None, training: bool = False) -> nn.Module:
