@@ -9,6 +9,8 @@ from torch import Tensor, nn
 
 from sequence_laws import check
 from sequence_laws.command import main
+from sequence_laws.rounding import computed, rounding
+from sequence_laws.verdict import LawResult
 
 
 class Sums(nn.Module):
@@ -36,6 +38,12 @@ class Sums(nn.Module):
             return h + (self.runs == 3)
         if self.wrong == "one too few" and h.shape[1] >= 64:
             raise ValueError(f"a length of {h.shape[1]} is above 64")
+        if self.wrong == "the mean of rows":
+            return h + h.mean(0)
+        if self.wrong == "no digits":
+            return (h + 1e3) - 1e3 if h.dtype is not torch.bfloat16 else h.roll(1, 2)
+        if self.wrong == "half a gradient":
+            return h + (h - h.detach())
         if self.wrong == "an index" and h.shape[1] > 64:
             raise IndexError("index out of range")
         if self.wrong == "compiled otherwise" and torch.compiler.is_compiling():
@@ -43,9 +51,17 @@ class Sums(nn.Module):
         return h
 
 
-def verdict(law: str, wrong: str = "") -> tuple[object, nn.Module]:
+class Filled(Sums):
+    """Of its logits the last two stand for no token."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = super().forward(x)
+        return y.masked_fill(torch.arange(16) >= 14, torch.finfo(y.dtype).min)
+
+
+def verdict(law: str, wrong: str = "", kind: type[Sums] = Sums) -> tuple[LawResult, nn.Module]:
     torch.manual_seed(0)
-    model = Sums(wrong)
+    model = kind(wrong)
     [found] = check(model, laws=[law])
     return found, model
 
@@ -104,3 +120,24 @@ def test_a_limit_is_told_where_there_is_one() -> None:
     found, _ = verdict("lengths", "an index")
     assert found.detail.startswith("length 65 ends in an error that names no length: IndexError")
     assert verdict("lengths")[0].detail == "takes 1 to 65"
+
+
+@pytest.mark.parametrize(
+    ("law", "wrong"),
+    [("batch", "the mean of rows"), ("numbers", "no digits"), ("gradients", "half a gradient")],
+)
+def test_logits_that_stand_for_no_token_hide_nothing(law: str, wrong: str) -> None:
+    assert verdict(law, kind=Filled)[0].status == "held"
+    assert verdict(law, wrong, Filled)[0].status == "failed"
+
+
+def test_a_filler_is_the_same_huge_number_everywhere() -> None:
+    y = torch.randn(2, 3, 4, dtype=torch.float64)
+    y[..., 1], y[..., 2] = -1e30, 5.0
+    y[0, :, 3] = 1e30
+    assert computed(y).tolist() == [True, False, True, True]
+    y[..., 3] = 1.0
+    assert rounding(y.float(), y) == pytest.approx(2.0**-23 * 5)
+    assert computed(torch.full((2, 3), 1e30)).all()
+    assert computed(torch.tensor([1e5, 1.0])).all()
+    assert computed(torch.tensor(1e5)).all()

@@ -15,7 +15,7 @@ from sequence_laws.derivatives import Pulled, differences, tensors
 from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import first, seed
 from sequence_laws.padding import real
-from sequence_laws.rounding import EPS32, GAP, rounding
+from sequence_laws.rounding import EPS32, GAP, computed, rounding
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 
@@ -108,9 +108,14 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> Pulled:
                     gradients=True,
                 ),
             )
-        weights = {n: part.detach().cos() for n, part in parts.items()}
+        weights = {n: _weights(part.detach()) for n, part in parts.items()}
         torch.autograd.backward([(part * weights[n]).sum() for n, part in parts.items()])
     return Pulled(model, wide, weights)
+
+
+def _weights(y: Tensor) -> Tensor:
+    """By which outputs are summed; a filler would hide the others."""
+    return y.cos() * computed(y)
 
 
 def same(subject: Subject) -> str:

@@ -15,7 +15,7 @@ from sequence_laws.calls import Call, PlainCall
 from sequence_laws.errors import ShapeError
 from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
-from sequence_laws.rounding import GAP, ROOM, doubled, rounding
+from sequence_laws.rounding import GAP, ROOM, doubled, largest, rounding
 from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
@@ -313,7 +313,7 @@ class Subject(Call):
                     single = self.run(self.copy(torch.float32, training), x, padding_mask)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
-                self._bounds[key] = ROOM[self.wide] * float(y.abs().max())
+                self._bounds[key] = ROOM[self.wide] * largest(y)
         return self._bounds[key]
 
     def room(self, x: Tensor) -> float:
@@ -322,7 +322,7 @@ class Subject(Call):
 
     def share(self, x: Tensor) -> float:
         """`bound` as a share of the largest output."""
-        return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
+        return self.bound(x) / max(largest(self.exact(x)), 1e-300)
 
     def differentiable(
         self,
