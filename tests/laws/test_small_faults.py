@@ -44,6 +44,16 @@ class Sums(nn.Module):
             return (h + 1e3) - 1e3 if h.dtype is not torch.bfloat16 else h.roll(1, 2)
         if self.wrong == "half a gradient":
             return h + (h - h.detach())
+        if self.wrong == "inference mode" and torch.is_inference_mode_enabled():
+            return 2 * h
+        if self.wrong == "compact" and not torch.is_grad_enabled() and h.dtype is torch.float32:
+            return h.bfloat16().float()
+        if self.wrong == "another order" and not torch.is_grad_enabled():
+            return (3 * h + 1) / 3 - 1 / 3
+        if self.wrong == "kept":
+            self.table = self.table if self.runs else h.new_ones(1, 1, 8)
+            self.runs = 1
+            return h * self.table.to(h)
         if self.wrong == "an index" and h.shape[1] > 64:
             raise IndexError("index out of range")
         if self.wrong == "compiled otherwise" and torch.compiler.is_compiling():
@@ -141,3 +151,24 @@ def test_a_filler_is_the_same_huge_number_everywhere() -> None:
     assert computed(torch.full((2, 3), 1e30)).all()
     assert computed(torch.tensor([1e5, 1.0])).all()
     assert computed(torch.tensor(1e5)).all()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ("inference mode", "in inference mode output 0 of row 0 is off by"),
+        ("compact", "in float32 outputs with gradients and without differ by"),
+    ],
+)
+def test_a_path_of_a_mode_of_its_own_agrees(wrong: str, says: str) -> None:
+    found, model = verdict("agreement", wrong)
+    assert found.status == "failed", found
+    assert found.detail.startswith(says)
+    assert shown(found, model) > 1e-4
+
+
+@pytest.mark.parametrize("wrong", ["", "another order", "kept"])
+def test_a_faster_path_that_rounds_otherwise_agrees(wrong: str) -> None:
+    found, _ = verdict("agreement", wrong)
+    assert found.status == "held", found
+    assert found.detail == "equal with gradients, in inference mode"
