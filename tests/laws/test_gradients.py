@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from programs import shown
+from programs import printed, shown
 from torch import Tensor, nn
 
 from sequence_laws import check, derivatives, gradients
@@ -274,3 +274,41 @@ def test_the_error_of_differences_is_their_own():
     assert not smooth._replace(found=1.0 + 2e-5).agree
     assert smooth._replace(found=1.5, error=1.0).agree
     assert smooth._replace(found=1e-12).flat
+
+
+class MakesWhenCalled(Base):
+    """A scale that is made in the first pass."""
+
+    def __init__(self, kind: type[Base]) -> None:
+        super().__init__()
+        self.kind, self.scale = kind, None
+
+    def between(self, h: Tensor) -> Tensor:
+        if self.scale is None:
+            self.scale = nn.Parameter(torch.ones(8).to(h))
+        return self.kind.between(self, h * self.scale)
+
+
+def test_a_weight_that_is_made_in_the_first_pass_is_one_of_its_copy():
+    torch.manual_seed(0)
+    [held] = check(MakesWhenCalled(Base), laws=["gradients"])
+    assert held.status == "held", held
+    model = MakesWhenCalled(NoDigits)
+    [broken] = check(model, laws=["gradients"])
+    assert "have no digit right" in broken.detail
+    assert shown(broken, model) > 0.1
+
+
+class Dead(Base):
+    """What is between is multiplied by zero, so that gradients are zeros."""
+
+    def between(self, h: Tensor) -> Tensor:
+        return 0 * h
+
+
+def test_the_program_of_dead_weights_names_them():
+    torch.manual_seed(0)
+    model = Dead()
+    [broken] = check(model, laws=["gradients"])
+    assert broken.detail == "2 of 5 parameters get no gradient: inner.weight and inner.bias"
+    assert printed(broken, model) == ["['inner.weight', 'inner.bias']"]

@@ -2,7 +2,8 @@
 
 Ways are a plain call (a mask of ones for none, a cache that is kept), the inputs in another form
 (embeddings for token ids), gradients that are recorded or not, since some take a faster path
-without, and each implementation of attention. Compiled ones are the law `compiles`.
+without, also in float32, for which such paths are made, inference mode, and each implementation of
+attention. Compiled ones are the law `compiles`.
 """
 
 from collections.abc import Iterator
@@ -15,8 +16,14 @@ from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.kernels import Kernels
 from sequence_laws.padding import real
+from sequence_laws.rounding import computed, rounding
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken
+
+FASTER = 2.0**8
+"""times the rounding of float32 by which a faster path in it may differ: half-way, in orders of
+magnitude, to that of bfloat16"""
+INFERENCE = "in inference mode"
 
 
 class Given(NamedTuple):
@@ -78,6 +85,8 @@ def agreement(subject: Subject) -> str:
                 raise broken(subject, way, given, x, off, bound)
     if not names:
         raise Inapplicable("there is one way to call it")
+    if subject.wide is torch.float64:
+        faster(subject, length)
     ran = f" (by {', '.join(sorted(kernels))})" if kernels else ""
     return f"equal {', '.join(names)}{ran}"
 
@@ -100,6 +109,7 @@ def ways(subject: Subject) -> Iterator[Way]:
             continue
         yield Way(call.words, call.subject, right=call.right)
     yield Way("with gradients", subject, recorded=True)
+    yield Way(INFERENCE, subject)
     for words, other in subject.encodings():
         yield Way(words, other)
     for words, other in subject.implementations:
@@ -110,13 +120,42 @@ def ways(subject: Subject) -> Iterator[Way]:
 def outputs(way: Way, x: Tensor, given: Given) -> Tensor:
     """Outputs in `Subject.wide` in a way."""
     subject = way.subject
-    with torch.set_grad_enabled(way.recorded), subject.exactly():
+    inference = way.words == INFERENCE
+    mode = torch.inference_mode() if inference else torch.set_grad_enabled(way.recorded)
+    with mode, subject.exactly():
         seed(0)
-        model: nn.Module = subject.fresh()
+        # what a model keeps of this mode no gradient passes
+        model: nn.Module = subject.copy() if inference else subject.fresh()
         wide = subject.widened(x)
         if given.documents is not None:
             return subject.outputs(subject.packed(model, wide, given.documents), wide).detach()
         return subject.run(model, wide, given.padding_mask).detach()
+
+
+def faster(subject: Subject, length: int) -> None:
+    """Raise `LawBroken` where float32 without gradients has fewer digits than with them, or with
+    them than without."""
+    x = subject.inputs.draw(2, length)
+    y, ways = subject.exact(x), list[Tensor]()
+    for recorded in (True, False):
+        with torch.set_grad_enabled(recorded):
+            ways.append(subject.run(subject.copy(torch.float32), x).detach())
+    bound = FASTER * min(rounding(one, y) for one in ways)
+    off = (ways[0] - ways[1]).double()[..., computed(y)].abs().amax(-1)
+    if not float(off.quantile(0.75)) <= bound:
+        raise LawBroken(
+            f"in float32 outputs with gradients and without differ by {float(off.max()):.2g}, "
+            f"rounding {bound / FASTER:.0e} (length {length})",
+            subject.code(
+                subject.inputs.code(2, length),
+                *["x = x.float()"] * x.is_floating_point(),
+                "with torch.no_grad():",
+                f"    y = {subject.call_code('x')}",
+                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                double=False,
+                gradients=True,
+            ),
+        )
 
 
 def broken(
@@ -140,7 +179,10 @@ def broken(
 
     changed = way.subject.build[len(subject.build) :]
     lines += ["with torch.no_grad():", f"    y = {called(subject)}", *changed]
-    lines += [f"off = ({called(way.subject)} - y).detach().abs()"]
+    if way.words == INFERENCE:
+        lines += ["with torch.inference_mode():", f"    off = ({called(subject)} - y).abs()"]
+    else:
+        lines += [f"off = ({called(way.subject)} - y).detach().abs()"]
     lines += [f"print(off[{row}{f', {at}' if off.shape[1] > 1 else ''}].max())  # not 0"]
     code = subject.code(*lines, gradients=way.recorded)
     if way.right:

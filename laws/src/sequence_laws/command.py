@@ -12,7 +12,7 @@ from typing import Any
 from sequence_laws.errors import ConfigError, LawsError
 from sequence_laws.formats import FORMATS, line
 from sequence_laws.names import is_group
-from sequence_laws.verdict import BROKEN, LawResult
+from sequence_laws.verdict import BROKEN, JUDGED, LawResult
 
 EXAMPLES = """examples:
   sequence-laws check mymodel.py:Net hf:gpt2 --laws causality streaming
@@ -110,6 +110,9 @@ def check(*, json: bool, format: str, junit: str | None, **options: Any) -> int:
 
         write_junit(results, Path(junit))
     print(FORMATS["json" if json else format](results))
+    found = {result.status for result in results}
+    if found.isdisjoint(JUDGED) and "undecided" in found:
+        raise ConfigError("nothing was judged: what is undecided says what is missing")
     return 1 if any(r.status in BROKEN for r in results) else 0
 
 

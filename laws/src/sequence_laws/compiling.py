@@ -101,8 +101,8 @@ def one_capture(subject: Subject, model: nn.Module, x: Tensor, padding_mask: Ten
             y = subject.run(compiled, x, padding_mask)
         except TorchDynamoException as error:
             raise NotOneGraph(cut(str(error).partition("\n")[0])) from error
-    how = "compiled" if padding_mask is None else "compiled, with a mask,"
-    same(subject, model, x, y, how, "torch.compile(model, backend='eager')", padding_mask)
+        how = "compiled" if padding_mask is None else "compiled, with a mask,"
+        same(subject, model, x, y, how, "torch.compile(model, backend='eager')", padding_mask)
     return sum(graphs)
 
 
@@ -257,7 +257,7 @@ def same(
     padding_mask: Tensor | None = None,
 ) -> None:
     """Outputs y in float32 are those of the model at real positions, with as much room for rounding
-    as elsewhere."""
+    as elsewhere; both with gradients recorded, or both without."""
     moved = (y.double() - subject.run(model, x, padding_mask).double()).detach().abs()
     if padding_mask is not None and not subject.pools:
         moved = moved[padding_mask]
@@ -272,9 +272,10 @@ def same(
                 subject.inputs.code(*x.shape[:2]),
                 *given,
                 *subject.as_graph_code(),
-                f"y = {subject.call_code('x', mask)}",
-                f"model = {expression}",
-                f"print(({subject.call_code('x', mask)} - y){at}.abs().max())  # not 0",
+                f"with torch.set_grad_enabled({torch.is_grad_enabled()}):",
+                f"    y = {subject.call_code('x', mask)}",
+                f"    model = {expression}",
+                f"    print(({subject.call_code('x', mask)} - y){at}.abs().max())  # not 0",
                 double=False,
             ),
         )

@@ -15,7 +15,7 @@ from sequence_laws.derivatives import Pulled, differences, tensors
 from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import first, seed
 from sequence_laws.padding import real
-from sequence_laws.rounding import EPS32, GAP, rounding
+from sequence_laws.rounding import EPS32, GAP, computed, rounding
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 
@@ -58,10 +58,13 @@ def gradients(subject: Subject) -> str:
         raise LawBroken(
             f"{len(missing)} of {len(checked)} parameters get no gradient: {join_names(missing)}",
             subject.code(
+                *MOVED,
                 subject.inputs.code(4, x.shape[1]),
-                f"{subject.call_code('x')}.square().sum().backward()",
-                "print([n for n, p in model.named_parameters() if p.grad is None])",
+                *_backward(subject, None),
+                "weights = model.named_parameters()",
+                "print([n for n, p in weights if p.grad is None or not p.grad.any()])",
                 gradients=True,
+                training=pulled.model.training,
             ),
         )
     rest = len(every) - len(checked)
@@ -105,9 +108,14 @@ def differentiated(subject: Subject, x: Tensor, *, training: bool) -> Pulled:
                     gradients=True,
                 ),
             )
-        weights = {n: part.detach().cos() for n, part in parts.items()}
+        weights = {n: _weights(part.detach()) for n, part in parts.items()}
         torch.autograd.backward([(part * weights[n]).sum() for n, part in parts.items()])
     return Pulled(model, wide, weights)
+
+
+def _weights(y: Tensor) -> Tensor:
+    """By which outputs are summed; a filler would hide the others."""
+    return y.cos() * computed(y)
 
 
 def same(subject: Subject) -> str:
@@ -119,8 +127,9 @@ def same(subject: Subject) -> str:
     exact = gradient(subject, x, padding_mask)
     require_finite(subject, exact, x, padding_mask, "")
     found += [f"finite behind padding ({', '.join(sides)})"] * bool(sides)
-    single = gradient(subject, x, padding_mask, subject.copy(torch.float32))
-    require_digits(subject, exact, single, x, padding_mask)
+    model = subject.copy(torch.float32)
+    single = gradient(subject, x, padding_mask, model)
+    require_digits(subject, model, exact, single, x, padding_mask)
     for way, other in subject.implementations:
         if not way:
             continue
@@ -180,15 +189,17 @@ def require_finite(
 
 def require_digits(
     subject: Subject,
+    model: nn.Module,
     exact: Mapping[str, Tensor],
     single: Mapping[str, Tensor],
     x: Tensor,
     padding_mask: Tensor | None,
 ) -> None:
     """Raise `LawBroken` where a gradient in float32 has no digit right: it is off by a tenth, and
-    by more than rounding of what cancels in it, half-way to the largest gradient of all."""
+    by more than rounding of what cancels in it, half-way to the largest gradient of all; of a
+    ``model`` that has run, since some make weights then."""
     require_finite(subject, single, x, padding_mask, " in float32")
-    size = {n: float(p.detach().norm()) for n, p in subject.model.named_parameters()}
+    size = {n: float(p.detach().norm()) for n, p in model.named_parameters()}
     whole = max(size[n] * float(g.norm()) for n, g in exact.items())
     off = {n: float((single[n] - g).norm()) for n, g in exact.items()}
     wrong = [
@@ -229,8 +240,8 @@ def _code(subject: Subject, name: str, x: Tensor, padding_mask: Tensor | None, *
     return subject.code(
         subject.inputs.code(*x.shape[:2]),
         *masked,
-        f"p = model.get_parameter({name!r})",
         *_backward(subject, padding_mask),
+        f"p = model.get_parameter({name!r})",
         *filter(None, lines),
         gradients=True,
     )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from sequence_laws.lost_digits import lost_digits
+from sequence_laws.rounding import computed
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import LawBroken
 
@@ -124,6 +125,8 @@ def digits(subject: Subject, kind: torch.dtype, length: int, before: int) -> flo
     except RuntimeError:  # an operation that this device lacks in this dtype
         return None
     low = low.double()
+    kept = computed(y)
+    y, low = y[..., kept], low[..., kept]
     require_finite(subject, low, f"outputs in {name} are not finite", name)
     # one number a row may hardly differ from that of another
     spread = float(y.square().mean().sqrt() if y[0].numel() == 1 else y.std())

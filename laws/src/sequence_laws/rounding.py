@@ -23,6 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 GAP = 2.0 ** (-29 / 2)
 """of the rounding of float32; half-way, in orders of magnitude, to that of float64"""
 EPS32 = 2.0**-23
+FILLER = 1e4
+"""from which on a number that is the same everywhere is not computed"""
 ROOM = {torch.float64: EPS32 / GAP, torch.float32: EPS32 / GAP, torch.bfloat16: 0.06}
 """of the largest output, where nothing wider tells what rounding is; of float64 what a file has,
 which computes in float32"""
@@ -61,10 +63,30 @@ def doubled() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def computed(y: Tensor) -> Tensor:
+    """Which channels (C,) of outputs are more than a filler: one huge number everywhere, as the
+    least of its dtype, for logits that stand for no token. All, where all are."""
+    every = torch.ones(y.shape[-1:], dtype=torch.bool, device=y.device)
+    if y.dim() < 2:
+        return every
+    rows = y.detach().flatten(0, -2)
+    filler = (rows[0].abs() >= FILLER) & (rows == rows[0]).all(0)
+    return every if len(rows) < 2 or filler.all() else ~filler
+
+
+def largest(y: Tensor) -> float:
+    """The largest output, fillers aside."""
+    y = y.detach()
+    return float(y[..., computed(y)].abs().max())
+
+
 def rounding(single: Tensor, double: Tensor) -> float:
     """Rounding of float32: the median of |y32 - y64|, of which single discrete choices that fall
-    otherwise are no part; at least one unit of the largest output."""
-    double = double.detach().double()
-    error = (single.detach().double() - double).abs()
+    otherwise are no part; at least one unit of the largest output, fillers aside."""
+    single, double = single.detach().double(), double.detach().double()
+    if double.dim() > 1:
+        kept = computed(double)
+        single, double = single[..., kept], double[..., kept]
+    error = (single - double).abs()
     unit = EPS32 * float(double.abs().max())
     return max(float(error.median()), unit) if error.numel() else unit

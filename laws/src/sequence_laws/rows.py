@@ -86,7 +86,8 @@ def batch(subject: Subject) -> str:
                     f"other[1:] = ({subject.inputs.other_code()})[1:]",
                     f"y = {subject.call_code('x')}",
                     f"print((y - {subject.call_code('other')})[0].abs().max(), "
-                    f"(y[:1] - {subject.call_code('x[:1]')}).abs().max())  # not 0",
+                    f"(y[:1] - {subject.call_code('x[:1]')}).abs().max(), "
+                    f"(y - {subject.call_code('x.flip(0)')}.flip(0)).abs().max())  # one is not 0",
                 ),
             )
     return "alone, with other rows, in another order" + in_training(subject, length)

@@ -15,7 +15,7 @@ from sequence_laws.calls import Call, PlainCall
 from sequence_laws.errors import ShapeError
 from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
-from sequence_laws.rounding import GAP, ROOM, doubled, rounding
+from sequence_laws.rounding import GAP, ROOM, doubled, largest, rounding
 from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
@@ -167,16 +167,19 @@ class Subject(Call):
         return bool(self._taken([length], training))
 
     def _taken(self, lengths: Sequence[int], training: bool = False) -> list[int]:
-        """Those of ``lengths`` that it takes; after each that it does not, a copy is asked "
-        "again."""
-        taken, model = list[int](), None
-        for length in lengths:
-            try:
-                model = self.copy(torch.float32, training) if model is None else model
-                self.run(model, self.inputs.draw(1, length))
-                taken.append(length)
-            except Exception:  # a model may refuse in any way; the law of lengths says how
-                model = None
+        """Those of ``lengths`` that it takes, in one row or else in two; after each that it does
+        not, a copy is asked again."""
+        for rows in (1, 2):
+            taken, model = list[int](), None
+            for length in lengths:
+                try:
+                    model = self.copy(torch.float32, training) if model is None else model
+                    self.run(model, self.inputs.draw(rows, length))
+                    taken.append(length)
+                except Exception:  # a model may refuse in any way; the law of lengths says how
+                    model = None
+            if taken:
+                break
         return taken
 
     def copy(self, dtype: torch.dtype | None = None, training: bool = False) -> nn.Module:
@@ -310,7 +313,7 @@ class Subject(Call):
                     single = self.run(self.copy(torch.float32, training), x, padding_mask)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
-                self._bounds[key] = ROOM[self.wide] * float(y.abs().max())
+                self._bounds[key] = ROOM[self.wide] * largest(y)
         return self._bounds[key]
 
     def room(self, x: Tensor) -> float:
@@ -319,7 +322,7 @@ class Subject(Call):
 
     def share(self, x: Tensor) -> float:
         """`bound` as a share of the largest output."""
-        return self.bound(x) / max(float(self.exact(x).abs().max()), 1e-300)
+        return self.bound(x) / max(largest(self.exact(x)), 1e-300)
 
     def differentiable(
         self,

@@ -13,6 +13,8 @@ Status = Literal[
 ]
 BROKEN = ("failed", "failed_by_default")
 """statuses of a law that is broken, by the model or by its plain call"""
+JUDGED = ("held", "reported", *BROKEN)
+"""statuses of a law that was tried to its end"""
 SIGNS = {
     "held": "ok",
     "exempt": "-",
