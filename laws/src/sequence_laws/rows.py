@@ -81,7 +81,7 @@ def borders(subject: Subject, length: int) -> list[tuple[int, ...]]:
     def goes(starts: tuple[int, ...]) -> bool:
         return all(s < e and taken(e - s) for s, e in itertools.pairwise((0, *starts, length)))
 
-    half, third = (length // 2 - 1,), (length // 3, 2 * (length // 3))
+    half, third = (length // 2 + 1,), (length // 3, 2 * (length // 3))
     if not goes(half):
         raise Inapplicable("it does not take rows and documents of half their length", "undecided")
     return [half, *[starts for starts in ((16, 32), third) if goes(starts)][:1]]
@@ -109,11 +109,8 @@ def batch(subject: Subject) -> str:
     length = subject.usual()
     x = subject.inputs.draw(3, length)
     bound, together = subject.bound(x), subject.exact(x)
-    company = x.clone()
-    company[1:] = subject.inputs.other(x[1:])
     for what, y, rows in (
         ("alone", subject.exact(x[:1]), slice(0, 1)),
-        ("with other rows", subject.exact(company)[:1], slice(0, 1)),
         ("in the opposite order", subject.exact(x.flip(0)).flip(0), slice(None)),
     ):
         off = (y - together[rows]).abs().amax((1, 2))
@@ -131,7 +128,7 @@ def batch(subject: Subject) -> str:
                 ),
             )
     told = many(subject, x, together, bound)
-    return f"alone, with other rows, in another order{told}" + in_training(subject, length)
+    return f"alone, in another order{told}" + in_training(subject, length)
 
 
 def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
@@ -164,7 +161,7 @@ def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
             f"in a batch of 3 (length {length}, rounding {bound:.0e})",
             subject.code(*program),
         )
-    return ", among 33" + " with masks" * bool(sides)
+    return ", among 30 others" + " with masks" * bool(sides)
 
 
 def in_training(subject: Subject, length: int) -> str:
