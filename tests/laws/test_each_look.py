@@ -22,6 +22,7 @@ from sequence_laws import (
     padding,
     rows,
     saving,
+    streaming,
 )
 from sequence_laws.adapters import subject_of
 from sequence_laws.inputs import Inputs
@@ -275,6 +276,15 @@ class Fours(nn.Module):
         )
 
 
+class Recent(Sums):
+    """Running sums; ``wrong``: its cache keeps what the last 64 inputs gave, of all that were."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = self.embed(x) if cache is None else torch.cat((cache, self.embed(x)), 1)
+        y = self.head(h.cumsum(1)[:, -x.shape[1] :])
+        return y, h[:, -64:] if self.wrong else h
+
+
 class Trains(Sums):
     """It counts its calls in training."""
 
@@ -425,6 +435,10 @@ LOOKS = (
         )
     ),
     Look(
+        "streaming", "pieces beyond a ring of 64", lambda: Recent("ring"), "inputs come in pieces",
+        lambda patch: patch.setattr(streaming, "LONG", 65),
+    ),
+    Look(
         "lengths", "one beyond its own", Ends, "length 101 (its limit: 100)",
         instead(Subject, "max_length", nothing()),
     ),
@@ -485,8 +499,10 @@ def test_a_look_judges_rightly_what_nothing_else_does(look, monkeypatch):
     assert missed.status == ("failed" if look.alarm else "held"), missed
 
 
-@pytest.mark.parametrize("kind", [Sums, Masked, Documents, functools.partial(Fours, right=True)])
+@pytest.mark.parametrize(
+    "kind", [Sums, Masked, Documents, Recent, functools.partial(Fours, right=True)]
+)
 def test_right_models_of_these_kinds_hold(kind):
     torch.manual_seed(0)
-    found = check(kind(), causal=kind in (Sums, Documents))
+    found = check(kind(), causal=kind in (Sums, Documents, Recent))
     assert {one.status for one in found} <= {"held", "exempt", "reported"}, found
