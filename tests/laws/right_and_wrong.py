@@ -36,7 +36,7 @@ class Right(nn.Module):
         if mask is not None and self.wrong != "places of padding":
             seen = (mask.cumsum(1) - 1).clamp(min=0)
         if documents is not None and self.wrong != "places that go on":
-            seen = seen - torch.searchsorted(documents, documents)[0]
+            seen = seen - torch.searchsorted(documents, documents)
         if self.wrong == "places in half":
             seen = 8 * seen.to(h)
         h = h + torch.sin(seen[..., None] / 7 + torch.arange(WIDTH)).to(h)

@@ -5,6 +5,7 @@ a right one from a false alarm.
 """
 
 import copy
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -19,7 +20,9 @@ from sequence_laws import (
     gradients,
     numbers,
     padding,
+    rows,
     saving,
+    streaming,
 )
 from sequence_laws.adapters import subject_of
 from sequence_laws.inputs import Inputs
@@ -37,10 +40,16 @@ class Sums(nn.Module):
         h = self.embed(x)
         if self.wrong == "rows that are numbered":
             h = h + 0.1 * torch.arange(len(x))[:, None, None]
+        if self.wrong == "more rows than 8":
+            h = h / h[:8].std() if len(x) > 8 else h
         if self.wrong == "a spread of one":
             h = h / h.var(1, correction=0, keepdim=True)
         if self.wrong == "how many there are":
             h = h + 1 / x.shape[1]
+        if self.wrong == "how many there are beyond 100":
+            h = h * (max(x.shape[1], 100) / 100)
+        if self.wrong == "a last block that is short" and x.shape[1] > 16:
+            h = h * (1 + (torch.arange(x.shape[1]) // 16 == x.shape[1] // 16))[:, None]
         y = self.head(h.cumsum(1))
         return 2 * y if self.wrong == "exported" and torch.compiler.is_exporting() else y
 
@@ -233,6 +242,49 @@ class Masked(Sums):
         return {"loss": (each * told).sum() / told.sum(), "logits": y}
 
 
+class Documents(Sums):
+    """Running sums of each document; ``wrong`` says where the one before goes on."""
+
+    def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+        documents = torch.zeros_like(x) if documents is None else documents
+        if self.wrong == "those of the first row":
+            documents = documents[:1].expand_as(x)
+        if self.wrong == "all but the last":
+            documents = (documents == documents[:, -1:]).long()
+        if self.wrong == "those that begin with a block":
+            starts = torch.searchsorted(documents, documents)
+            documents = torch.where(starts % 16 == 0, 0, starts)
+        same = documents[:, :, None] == documents[:, None]
+        return self.head(same.tril().to(self.embed.weight) @ self.embed(x))
+
+
+class Fours(nn.Module):
+    """Rows four at a time, each with the mask of the first four; ``right`` with its own."""
+
+    def __init__(self, right: bool = False) -> None:
+        super().__init__()
+        self.right, self.sums = right, Masked()
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        mask = torch.ones_like(x, dtype=torch.bool) if mask is None else mask
+        masks = mask.split(4) if self.right else [mask[:4]] * len(x)
+        return torch.cat(
+            [
+                self.sums(part, its[: len(part)])
+                for part, its in zip(x.split(4), masks, strict=False)
+            ]
+        )
+
+
+class Recent(Sums):
+    """Running sums; ``wrong``: its cache keeps what the last 64 inputs gave, of all that were."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = self.embed(x) if cache is None else torch.cat((cache, self.embed(x)), 1)
+        y = self.head(h.cumsum(1)[:, -x.shape[1] :])
+        return y, h[:, -64:] if self.wrong else h
+
+
 class Trains(Sums):
     """It counts its calls in training."""
 
@@ -289,6 +341,10 @@ def both(*ways: Callable[..., Any]) -> Callable[..., Any]:
     return lambda patch: [way(patch) for way in ways]
 
 
+uncut = instead(causality, "left_out", lambda right: lambda *of: of[3:] or right(*of))
+"""Nothing is left out of a long text."""
+
+
 def evaluating(right: Any) -> Any:
     return lambda self, x, padding_mask=None, *, training=False: right(self, x, padding_mask)
 
@@ -310,13 +366,20 @@ LOOKS = (
         "causality", "inputs left out", lambda: Sums("how many there are"), "are left out",
         instead(causality, "left_out", nothing()),
     ),
+    *(
+        Look(
+            "causality", f"inputs left out of a long text: {wrong}",
+            functools.partial(Sums, wrong), "are left out", uncut,
+        )
+        for wrong in ("how many there are beyond 100", "a last block that is short")
+    ),
     Look(
         "causality", "lengths behind two windows", FarAhead, "at length 97",
         instead(Subject, "marks", nothing([])),
     ),
     Look(
         "causality", "some places of a long text", Blocks, "at length 320",
-        instead(causality, "places", nothing([0])),
+        both(uncut, instead(causality, "places", nothing([0]))),
     ),
     Look(
         "causality", "another way to compute it", lambda: Ways(Slow(), "slow", Inputs(16)),
@@ -348,7 +411,32 @@ LOOKS = (
     ),
     Look(
         "batch", "rows in the opposite order", lambda: Sums("rows that are numbered"),
-        "a row in the opposite order", lambda patch: patch.setattr(Tensor, "flip", lambda x, *_: x),
+        "a row in the opposite order",
+        both(
+            lambda patch: patch.setattr(Tensor, "flip", lambda x, *_: x),
+            instead(rows, "many", nothing("")),
+        ),
+    ),
+    Look(
+        "batch", "many rows", lambda: Sums("more rows than 8"), "among 33",
+        instead(rows, "many", nothing()),
+    ),
+    Look(
+        "batch", "many rows with masks", Fours, "each with a mask of its own",
+        instead(rows, "many", nothing()),
+    ),
+    *(
+        Look(
+            "packing", f"several rows and borders: {wrong}", functools.partial(Documents, wrong),
+            "from that of its document alone", instead(rows, "borders", nothing([(15,)])),
+        )
+        for wrong in (
+            "those of the first row", "all but the last", "those that begin with a block",
+        )
+    ),
+    Look(
+        "streaming", "pieces beyond a ring of 64", lambda: Recent("ring"), "inputs come in pieces",
+        lambda patch: patch.setattr(streaming, "LONG", 65),
     ),
     Look(
         "lengths", "one beyond its own", Ends, "length 101 (its limit: 100)",
@@ -411,8 +499,10 @@ def test_a_look_judges_rightly_what_nothing_else_does(look, monkeypatch):
     assert missed.status == ("failed" if look.alarm else "held"), missed
 
 
-@pytest.mark.parametrize("kind", [Sums, Masked])
+@pytest.mark.parametrize(
+    "kind", [Sums, Masked, Documents, Recent, functools.partial(Fours, right=True)]
+)
 def test_right_models_of_these_kinds_hold(kind):
     torch.manual_seed(0)
-    found = check(kind(), causal=kind is not Masked)
+    found = check(kind(), causal=kind in (Sums, Documents, Recent))
     assert {one.status for one in found} <= {"held", "exempt", "reported"}, found

@@ -29,6 +29,8 @@ BATCH = 2**20
 """numbers that a batch may give: rows of it are looked at together"""
 LONG = 320
 """inputs of a text beyond blocks of usual sizes"""
+ENDS = (33, 65, 128, 256, *range(-8, 0))
+"""where a long text is cut: behind usual sizes, and by every remainder of a block of 8"""
 ROWS = 4
 """of which outputs are compared, so that discrete choices fall in several ways"""
 
@@ -82,6 +84,8 @@ def causality(subject: Subject) -> str:
         raise
     except FAILURES as error:  # some cannot be differentiated in evaluation
         told, detail = None, f"{detail}; no gradients: {describe(error)}"
+    for length in longs or subject.lengths()[-1:]:
+        left_out(subject, Condition(length), subject.bound(subject.inputs.draw(1, length)), ENDS)
     for length in longs:
         some = places(length) if told else range(length - 1)
         changes(subject, Condition(length), some)
@@ -196,12 +200,16 @@ def changes(subject: Subject, how: Condition, some: Sequence[int] | None = None)
             raise _broken(subject, how, x, y, bound, last, alone=some is None)
 
 
-def left_out(subject: Subject, condition: Condition, bound: float) -> None:
-    """Leave out the last input, and the last half: no output before it moves."""
+def left_out(
+    subject: Subject, condition: Condition, bound: float, ends: Sequence[int] = ()
+) -> None:
+    """Leave out the last input, the last half, and what is behind ``ends``, of which some count
+    from the end: no output before it moves."""
     length = condition.length
     x = subject.inputs.draw(1, length)
     y = subject.exact(x)
-    for last in sorted({length // 2, length - 1} - {0}):
+    more = (end + length * (end < 0) for end in ends)
+    for last in sorted({length // 2, length - 1, *(end for end in more if 0 < end < length)} - {0}):
         try:
             shorter = subject.exact(x[:, :last])
         except Exception:  # a length that it refuses, which is another law's

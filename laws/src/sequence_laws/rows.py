@@ -1,9 +1,14 @@
 """Batch and packing: a row does not depend on the rows around it, a document on its row."""
 
+import functools
+import itertools
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
@@ -21,35 +26,71 @@ def packing(subject: Subject) -> str:
         raise Inapplicable(subject.unpacked)
     subject.require_positions()
     length = max(n for n in subject.lengths() if n <= 33)
-    first = length // 2 - 1
-    if first < 1 or not (subject.takes(first) and subject.takes(length - first)):
+    every = borders(subject, length)
+    x = subject.inputs.draw(len(every), length)
+    places = torch.arange(length)
+    ids = torch.stack([torch.bucketize(places, torch.tensor(b), right=True) for b in every])
+    bound, apart = subject.bound(x[:1]), ""
+    try:
+        y = _packed(subject, x, ids)
+    except FAILURES as error:  # some take documents of one row alone, whose ends they are told
+        y = torch.cat([_packed(subject, x[r : r + 1], ids[r : r + 1]) for r in range(len(x))])
+        apart = f"; a row at a time: {describe(error)}"
+    for row, starts in enumerate(every):
+        parts = list(itertools.pairwise((0, *starts, length)))
+        alone = torch.cat([subject.exact(x[row : row + 1, s:e]) for s, e in parts], 1)
+        off = (y[row] - alone[0]).abs().amax(-1)
+        if bool((off <= bound).all()):
+            continue
+        at = int((~(off <= bound)).nonzero()[0])
+        start = max(s for s in starts if s <= max(at, starts[0]))
+        one, marks, other = x[row : row + 1], ids[row : row + 1], x[row : row + 1].clone()
+        other[:, :start] = subject.inputs.other(one[:, :start])
+        moved = _packed(subject, other, marks) - _packed(subject, one, marks)
+        seen = float(moved[0, start:].abs().max())
+        if seen > bound and not subject.separates:
+            words = f"{subject.packs} that start over do not separate documents"
+            raise Inapplicable(words, "reported")
+        by = f"it moves by {seen:.2g} with" if seen > bound else "none sees"
+        s, e = next(part for part in parts if at < part[1])
+        raise LawBroken(
+            f"output {at} of row {row} is off by {float(off[at]):.2g} from that of its document "
+            f"alone where {len(parts)}, of {sizes(parts)}, stand in a row and are marked by "
+            f"{subject.packs}; {by} {'the document before' if seen > bound else 'another'}",
+            subject.code(
+                subject.inputs.code(len(every), length),
+                f"documents = torch.tensor({ids.tolist()})",
+                f"y = {subject.packed_code()}[{row}, {at}]",
+                f"alone = {subject.call_code(f'x[{row}:{row + 1}, {s}:{e}]')}",
+                f"print((y - alone[0, {at - s}]).abs().max())  # not 0",
+            ),
+        )
+    found = "; ".join(sizes(itertools.pairwise((0, *starts, length))) for starts in every)
+    return f"documents of {found} in a row, marked by {subject.packs}{apart}"
+
+
+def borders(subject: Subject, length: int) -> list[tuple[int, ...]]:
+    """Where documents begin behind the first, in rows of a length: two, and three, of 16 inputs
+    and of what is left, or of a third.
+
+    Raises:
+        Inapplicable: it does not take two.
+    """
+    taken = functools.cache(lambda n: n in subject.lengths() or subject.takes(n))
+
+    def goes(starts: tuple[int, ...]) -> bool:
+        return all(s < e and taken(e - s) for s, e in itertools.pairwise((0, *starts, length)))
+
+    half, third = (length // 2 + 1,), (length // 3, 2 * (length // 3))
+    if not goes(half):
         raise Inapplicable("it does not take rows and documents of half their length", "undecided")
-    x = subject.inputs.draw(1, length)
-    documents = (torch.arange(length) >= first).long()[None]
-    alone = torch.cat((subject.exact(x[:, :first]), subject.exact(x[:, first:])), 1)
-    bound, y = subject.bound(x), _packed(subject, x, documents)
-    off = (y - alone)[0].abs().amax(-1)
-    if bool((off <= bound).all()):
-        return f"documents of {first} and {length - first} in a row, marked by {subject.packs}"
-    other = x.clone()
-    other[:, :first] = subject.inputs.other(x[:, :first])
-    seen = float((_packed(subject, other, documents) - y)[0, first:].abs().max())
-    if seen > bound and not subject.separates:
-        raise Inapplicable(f"{subject.packs} that start over do not separate documents", "reported")
-    at = int((~(off <= bound)).nonzero()[0])
-    by = f"it moves by {seen:.2g} with the document before" if seen > bound else "none sees another"
-    raise LawBroken(
-        f"output {at} is off by {float(off[at]):.2g} from that of its document alone where two, of "
-        f"{first} and {length - first}, stand in a row and are marked by {subject.packs}; {by}",
-        subject.code(
-            subject.inputs.code(1, length),
-            f"documents = (torch.arange({length}) >= {first}).long()[None]",
-            f"y = {subject.packed_code()}",
-            f"alone = {subject.call_code(f'x[:, :{first}]')}, "
-            f"{subject.call_code(f'x[:, {first}:]')}",
-            f"print((y - torch.cat(alone, 1))[0, {at}].abs().max())  # not 0",
-        ),
-    )
+    return [half, *[starts for starts in ((16, 32), third) if goes(starts)][:1]]
+
+
+def sizes(parts: Iterable[tuple[int, int]]) -> str:
+    """Lengths of parts of a row: 15 and 18."""
+    *most, last = (str(end - start) for start, end in parts)
+    return f"{', '.join(most)} and {last}"
 
 
 def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
@@ -68,11 +109,8 @@ def batch(subject: Subject) -> str:
     length = subject.usual()
     x = subject.inputs.draw(3, length)
     bound, together = subject.bound(x), subject.exact(x)
-    company = x.clone()
-    company[1:] = subject.inputs.other(x[1:])
     for what, y, rows in (
         ("alone", subject.exact(x[:1]), slice(0, 1)),
-        ("with other rows", subject.exact(company)[:1], slice(0, 1)),
         ("in the opposite order", subject.exact(x.flip(0)).flip(0), slice(None)),
     ):
         off = (y - together[rows]).abs().amax((1, 2))
@@ -90,7 +128,41 @@ def batch(subject: Subject) -> str:
                     f"(y - {subject.call_code('x.flip(0)')}.flip(0)).abs().max())  # one is not 0",
                 ),
             )
-    return "alone, with other rows, in another order" + in_training(subject, length)
+    told = many(subject, x, together, bound)
+    return f"alone, in another order{told}" + in_training(subject, length)
+
+
+def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
+    """Three rows behind 30 others give their outputs ``y``, also where each row has a mask of its
+    own and the same with three rows."""
+    most = torch.cat((subject.inputs.other(x).repeat(10, *[1] * (x.dim() - 1)), x))
+    length, sides = x.shape[1], [side for side in subject.masks if side != "holes"]
+    padded = torch.arange(len(most))[:, None] % min(5, length)
+    masks = torch.arange(length) < length - padded
+    masks = masks.flip(1) if sides[:1] == ["left"] else masks
+    for mask in (None, masks) if sides else (None,):
+        three = y if mask is None else subject.exact(x, mask[-3:])
+        off = (subject.exact(most, mask)[-3:] - three).abs().amax(-1)
+        off = off if mask is None or subject.pools else off.where(mask[-3:], 0)
+        if bool((off <= bound).all()):
+            continue
+        each = "" if mask is None else ", each with a mask of its own,"
+        given = (None, None) if mask is None else ("mask", "mask[-3:]")
+        program = [
+            subject.inputs.code(3, length),
+            f"most = torch.cat([{subject.inputs.other_code()}] * 10 + [x])",
+            *[f"mask = torch.tensor({masks.int().tolist()}).bool()"] * (mask is not None),
+            f"off = {subject.call_code('most', given[0])}[-3:]",
+            f"off = off - {subject.call_code('x', given[1])}",
+            f"print(off{'[mask[-3:]]' * (mask is not None and not subject.pools)}.abs().max())"
+            "  # not 0",
+        ]
+        raise LawBroken(
+            f"a row among 33{each} gives outputs that are off by {float(off.max()):.2g} from those "
+            f"in a batch of 3 (length {length}, rounding {bound:.0e})",
+            subject.code(*program),
+        )
+    return ", among 30 others" + " with masks" * bool(sides)
 
 
 def in_training(subject: Subject, length: int) -> str:

@@ -6,9 +6,11 @@ import torch
 
 from sequence_laws import caches
 from sequence_laws.foreign import FAILURES, describe
-from sequence_laws.subject import Subject
+from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
+LONG = 150
+"""inputs of a text of which pieces are longer than rings of 64"""
 Cuts = tuple[int, ...]
 """ends of pieces, from 0 on"""
 
@@ -31,6 +33,9 @@ def streaming(subject: Subject) -> str:
         raise Inapplicable("it takes no length from 5 to 65", "undecided")
     tried = [(length, splits(length)) for length in sorted({lengths[0], lengths[-1]})]
     around = [*windows(subject)]
+    long = min(LONG, subject.max_length() or LONG)
+    if long > TRIED[-1] and subject.takes(long):
+        tried.append((long, [(0, TRIED[-1], TRIED[-1] + 1, long)]))
     for length, every in tried + around:
         pieces(subject, length, every)
     count = sum(len(every) for _, every in tried + around)
