@@ -281,7 +281,8 @@ class MakesWhenCalled(Base):
 
     def __init__(self, kind: type[Base]) -> None:
         super().__init__()
-        self.kind, self.scale = kind, None
+        self.kind = kind
+        self.scale: nn.Parameter | None = None
 
     def between(self, h: Tensor) -> Tensor:
         if self.scale is None:
