@@ -253,7 +253,7 @@ def test_a_look_finds_what_nothing_else_does(look, monkeypatch):
     ("model", "says"),
     [
         (Pieces, "rows in another order half-way"),
-        (Window, "14 splits, of one input at a time and more"),
+        (Window, "15 splits, of one input at a time and more"),
         (Keeps, "its cache cannot be cut"),
         (Cuts, "inputs taken back; two branches of its cache; gradients pass it"),
         (Totals, "two branches of its cache; gradients"),
