@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_each_look import Look, Sums, instead, nothing
+from test_each_look import Look, Sums, both, instead, nothing
 from torch import Tensor, nn
 
 from sequence_laws import caches, check, streaming
@@ -181,7 +181,10 @@ class Remembers(Masked):
 LOOKS = (
     Look(
         "streaming", "pieces at the longest length", Ring, "output 41 is off",
-        lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
+        both(
+            lambda patch: patch.setattr(streaming, "LONG", 65),
+            lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
+        ),
     ),
     Look(
         "streaming", "one input at a time", lambda: Pieces("six"), "that end at 1, 2, 3",
