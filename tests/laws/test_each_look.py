@@ -221,6 +221,8 @@ class Masked(Sums):
 
     def forward(self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> Any:
         real = torch.ones_like(x, dtype=torch.bool) if mask is None else mask.clone()
+        if self.wrong == "all of a long text" and x.shape[1] > 65:
+            real[:] = True
         if self.wrong == "all up to the last":
             real = real.flip(1).cumsum(1).flip(1) > 0
             real &= real if mask is None else mask.cumsum(1) > 0
@@ -404,6 +406,10 @@ LOOKS = (
     Look(
         "padding", "a row alone of one padded on the left", lambda: Masked("all before the last"),
         "padding input on the left", instead(padding, "alone", but("left")),
+    ),
+    Look(
+        "padding", "a long text", lambda: Masked("all of a long text"), "of 129)",
+        lambda patch: patch.setattr(padding, "LONG", 65),
     ),
     Look(
         "padding", "losses", lambda: Masked("a loss of padding"), "the loss of a padded batch",

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from test_each_look import Look, Sums, instead, nothing
+from test_each_look import Look, Sums, both, instead, nothing
 from torch import Tensor, nn
 
 from sequence_laws import caches, check, streaming
@@ -181,7 +181,10 @@ class Remembers(Masked):
 LOOKS = (
     Look(
         "streaming", "pieces at the longest length", Ring, "output 41 is off",
-        lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
+        both(
+            lambda patch: patch.setattr(streaming, "LONG", 65),
+            lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),
+        ),
     ),
     Look(
         "streaming", "one input at a time", lambda: Pieces("six"), "that end at 1, 2, 3",
@@ -253,7 +256,7 @@ def test_a_look_finds_what_nothing_else_does(look, monkeypatch):
     ("model", "says"),
     [
         (Pieces, "rows in another order half-way"),
-        (Window, "14 splits, of one input at a time and more"),
+        (Window, "15 splits, of one input at a time and more"),
         (Keeps, "its cache cannot be cut"),
         (Cuts, "inputs taken back; two branches of its cache; gradients pass it"),
         (Totals, "two branches of its cache; gradients"),

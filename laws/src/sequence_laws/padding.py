@@ -11,6 +11,9 @@ from sequence_laws.rounding import GAP, rounding
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
+LONG = 129
+"""inputs of a text beyond blocks of usual sizes"""
+
 
 def padding(subject: Subject) -> str:
     """Padding does not matter, whatever stands in it; a padded row is the row alone, of several
@@ -26,6 +29,9 @@ def padding(subject: Subject) -> str:
         raise Inapplicable(subject.unmasked, "undecided" if subject.untried else "exempt")
     length = subject.usual()
     finite = [contents(subject, length, side) for side in subject.masks]
+    long = min(LONG, subject.max_length() or LONG)
+    if long > TRIED[-1] and subject.takes(long):
+        contents(subject, long, subject.masks[0], length)
     found = [f"what stands in padding ({', '.join(subject.masks)}) changes nothing"]
     found += ["outputs of padding itself are not finite"] * (not all(finite))
     moved, tried = {"right": 0.0, "left": 0.0}, [*shorter(subject)]
@@ -78,20 +84,19 @@ def bound(subject: Subject, length: int) -> float:
     return subject.bound(subject.inputs.draw(2, length))
 
 
-def contents(subject: Subject, length: int, side: str) -> bool:
+def contents(subject: Subject, length: int, side: str, known: int = 0) -> bool:
     """Other inputs in the padding change nothing at real positions: whether outputs are finite at
-    the others, too."""
-    padding_mask, x, least = (
-        real(length, side),
-        subject.inputs.draw(2, length),
-        bound(subject, length),
-    )
+    the others, too. What is within the rounding of a ``known`` length asks for no other."""
+    padding_mask, x = real(length, side), subject.inputs.draw(2, length)
+    least = bound(subject, known or length)
     y = subject.exact(x, padding_mask)
     changed = torch.where(
         padding_mask if x.dim() == 2 else padding_mask[..., None], x, subject.inputs.other(x)
     )
     off = (subject.exact(changed, padding_mask) - y).abs().amax(-1)
     off = off if subject.pools else off.where(padding_mask, 0)
+    if known and not bool((off <= least).all()):
+        least = bound(subject, length)
     if not bool((off <= least).all()):
         row, at = (~(off <= least)).nonzero()[0].tolist()
         raise LawBroken(
