@@ -117,8 +117,10 @@ class Implemented(Subject):
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Tensor:
         if self.forgets == "documents":
             return model(x)
-        parts = [model(x[:, documents[0] == n]) for n in documents[0].unique()]
-        return torch.cat(parts, 1)
+        rows = []
+        for row, of in zip(x, documents, strict=True):
+            rows.append(torch.cat([model(row[None, of == n]) for n in of.unique()], 1))
+        return torch.cat(rows)
 
 
 @pytest.mark.parametrize(

@@ -120,8 +120,8 @@ def test_a_static_cache_gives_what_one_pass_gives_or_is_refused(kind, status, sa
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("MistralForCausalLM", "14 splits, of one input at a time and more; a static cache"),
-        ("Gemma2ForCausalLM", "14 splits, of one input at a time and more; a static cache"),
+        ("MistralForCausalLM", "15 splits, of one input at a time and more; a static cache"),
+        ("Gemma2ForCausalLM", "15 splits, of one input at a time and more; a static cache"),
         ("GPTNeoForCausalLM", "its class claims no static cache"),
     ],
 )

@@ -86,7 +86,7 @@ def test_a_cache_is_found_by_whatever_name(kind: type[Sums]) -> None:
     model = kind()
     [one] = check(model, laws=["streaming"], vocabulary=16)
     assert one.status == "held", one.detail
-    assert "8 splits" in one.detail
+    assert "9 splits" in one.detail
     # the program of one that is wrong, on a right one: its cache is given as it should be
     subject = subject_of(model, vocabulary=16)
     lines = (

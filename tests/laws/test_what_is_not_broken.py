@@ -335,7 +335,7 @@ def test_padding_on_the_left_of_classes_of_transformers(name: str, status: str) 
         (
             "llama",
             "packing",
-            "with use_cache as by default output 15 is off by .* pass use_cache=False",
+            "with use_cache as by default output 17 of row 0 is off by .* pass use_cache=False",
         ),
         ("gpt2", "padding", r"with attention_mask alone output 0 .*=\(attention_mask.cumsum"),
         ("llama", "padding", None),
