@@ -19,6 +19,13 @@ ANSWERED = {
     ("Call", "packed"): "likewise",
     ("Call", "packed_code"): "likewise",
     ("Subject", "variants"): "one way; transformers has several",
+    **dict.fromkeys([("Subject", "contexts"), ("Subject", "encodings")], "none; some read more"),
+    ("Call", "plain_calls"): "a mask of ones; those of transformers have words of their own",
+    ("Operator", "forward"): "outputs alone; of one with a state also that",
+    **dict.fromkeys(
+        [("Plain", name) for name in ("streams", "call", "feed", "feed_code")],
+        "found by trying; x-transformers' words are known",
+    ),
     ("Call", "stored"): "a state_dict; whole models have files of their own",
     ("Inputs", "draw"): "numbers; of a whole model its batch",
     **dict.fromkeys(

@@ -125,7 +125,7 @@ TRIED = ["causality", "batch", "gradients"]
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("models") / "mine.py"
+    path = tmp_path_factory.mktemp("models") / "boarded.py"
     path.write_text(FILE)
     return path
 
@@ -148,7 +148,7 @@ WRONG = {
     "Forks": "in Forks.forward: RuntimeError: it forks a process, which nothing that is checked",
     "Large": "100,000,000,000,272 parameters and .* needs at least .* are free",
     "Downloads": "downloads, which .*: nothing is downloaded here .from models.example.com.",
-    "AsksForCuda": r"its code needs CUDA \(.*mine.py, line 72\): check it on a machine with a GPU",
+    "AsksForCuda": r"its code needs CUDA \(.*boarded.py, line 72\): check it on a machine with a GPU",
 }
 
 
@@ -191,12 +191,12 @@ def test_a_board_continues_with_what_it_lacks(
         target = tmp_path / source.parent.name / source.name
         target.parent.mkdir(exist_ok=True)
         target.write_bytes(source.read_bytes())
-    (part := tmp_path / "mine.py" / ".Right.json.17").write_text("{")
-    (tmp_path / "mine.py" / "Right.json").unlink()
-    before = Entry.read(tmp_path / "mine.py" / "Leaks.json")
+    (part := tmp_path / "boarded.py" / ".Right.json.17").write_text("{")
+    (tmp_path / "boarded.py" / "Right.json").unlink()
+    before = Entry.read(tmp_path / "boarded.py" / "Leaks.json")
     cells = {"causality": before.cells["causality"]}
     interrupted = Entry(**{**vars(before), "cells": cells, "trying": "batch"})
-    interrupted.write(tmp_path / "mine.py" / "Leaks.json")
+    interrupted.write(tmp_path / "boarded.py" / "Leaks.json")
     called = []
 
     def here(judge: Any, calls: Any, **_: Any) -> Iterator[tuple[int, int, float]]:
@@ -282,17 +282,17 @@ def test_an_interrupted_board_says_so_and_leaves_whole_files(tmp_path: Path) -> 
 
 
 def test_boards_of_other_versions_are_refused(file: Path, folder: Path, tmp_path: Path) -> None:
-    entry = Entry.read(folder / "mine.py" / "Right.json")
-    place = tmp_path / "mine.py" / "Right.json"
+    entry = Entry.read(folder / "boarded.py" / "Right.json")
+    place = tmp_path / "boarded.py" / "Right.json"
     how: dict[str, Any] = {"seconds": 9, "jobs": 1}
     for change, words in (
         ({"board": 2}, "is of a board of version 2, and this is 1: choose another folder"),
         (
             {"versions": {**entry.versions, "torch": "1.0"}},
-            "a board of mine.py with torch 1.0, and here it is .*: choose another folder",
+            "a board of boarded.py with torch 1.0, and here it is .*: choose another folder",
         ),
         ({"versions": {"torch": entry.versions["torch"]}}, "with sequence-laws not there, and"),
-        ({"source": "other/mine.py"}, "other/mine.py and .* have one name on a board"),
+        ({"source": "other/boarded.py"}, "other/boarded.py and .* have one name on a board"),
     ):
         Entry(**{**vars(entry), **change}).write(place)
         with pytest.raises(ConfigError, match=words):

@@ -106,7 +106,7 @@ def test_what_fails_in_one_row_is_tried_in_two() -> None:
 def test_a_check_in_which_nothing_was_judged_is_no_success(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, code: int
 ) -> None:
-    file = tmp_path / "mine.py"
+    file = tmp_path / "small.py"
     file.write_text(
         "import random, torch\nclass Mine(torch.nn.Module):\n    def forward(self, x):\n"
         f"        return {body}\n"
