@@ -148,7 +148,7 @@ WRONG = {
     "Forks": "in Forks.forward: RuntimeError: it forks a process, which nothing that is checked",
     "Large": "100,000,000,000,272 parameters and .* needs at least .* are free",
     "Downloads": "downloads, which .*: nothing is downloaded here .from models.example.com.",
-    "AsksForCuda": r"its code needs CUDA \(.*boarded.py, line 72\): check it on a machine with a GPU",
+    "AsksForCuda": r"needs CUDA \(.*boarded.py, line 72\): check it on a machine with a GPU",
 }
 
 
