@@ -229,3 +229,28 @@ def test_torchs_decoder_with_padding_on_the_left(rows_first: bool, status: str) 
         assert "with another memory in its padding" in one.detail
     else:
         assert re.search(r"with gradients output 2 of row 1 is off by nan.*on the left", one.detail)
+
+
+class OneLength(nn.Module):
+    """Tokens of one length alone, beyond that which is usually compared."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(16, 4), nn.Parameter(torch.ones(64, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.embed(x) + self.places).cumsum(1)
+
+
+def test_a_model_of_one_long_length_is_compared_at_that() -> None:
+    [one] = check(OneLength(), laws=("agreement",), vocabulary=16)
+    assert one.status == "held", one.detail
+
+
+def test_documents_in_a_row_of_one_long_length_are_not_judged() -> None:
+    class Packs(OneLength):
+        def forward(self, x: Tensor, documents: Tensor | None = None) -> Tensor:
+            return super().forward(x)
+
+    [one] = check(Packs(), laws=("packing",), vocabulary=16)
+    assert one.status == "undecided", one.detail

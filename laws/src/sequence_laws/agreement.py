@@ -54,8 +54,8 @@ def agreement(subject: Subject) -> str:
         Inapplicable: there is one way.
     """
     subject.require_weights()
-    length = max(n for n in (*subject.lengths(), subject.usual()) if n <= 33)
-    names, refused, kernels = list[str](), list[str](), set[str]()
+    length = max((n for n in subject.lengths() if n <= 33), default=subject.usual())
+    names, refused = list[str](), list[str]()
     every = [*ways(subject)]
     for given in readings(subject, length):
         x = subject.inputs.draw(1 if given.documents is not None else 2, length)
@@ -66,10 +66,6 @@ def agreement(subject: Subject) -> str:
                 continue
             try:
                 off = (outputs(way, x, given) - y).abs().amax(-1)
-                if not given.words:
-                    with Kernels() as seen:  # in a pass of its own: some paths are not taken then
-                        outputs(way, x, given)
-                    kernels |= seen.names
             except FAILURES as error:
                 if way.right:
                     raise BrokenByDefault(
@@ -87,7 +83,11 @@ def agreement(subject: Subject) -> str:
         raise Inapplicable("there is one way to call it")
     if subject.wide is torch.float64:
         faster(subject, length)
-    ran = f" (by {', '.join(sorted(kernels))})" if kernels else ""
+    x = subject.inputs.draw(2, length)
+    with Kernels() as seen:  # in passes of their own: some paths are not taken then
+        for words, other in (("", subject), *subject.implementations):
+            outputs(Way(words, other), x, Given(""))
+    ran = f" (by {', '.join(sorted(seen.names))})" if seen.names else ""
     return f"equal {', '.join(names)}{ran}"
 
 
@@ -165,7 +165,7 @@ def broken(
     row, at = (~(off <= bound)).nonzero()[0].tolist()
     place = f"output {at} of row {row}" if off.shape[1] > 1 else f"the output of row {row}"
     finding = f"{way.words} {place} is off by {float(off[row, at]):.2g}, rounding {bound:.0e}"
-    finding += f", from that {_plainly(subject)}{given.words} (length {x.shape[1]})"
+    finding += f", from that of {subject.call_code('x')}{given.words} (length {x.shape[1]})"
     lines = [subject.inputs.code(*x.shape[:2])]
     mask = None
     if given.padding_mask is not None:
@@ -188,7 +188,3 @@ def broken(
     if way.right:
         return BrokenByDefault(f"{finding}; to have it hold, {way.right}", code)
     return LawBroken(finding, code)
-
-
-def _plainly(subject: Subject) -> str:
-    return f"of {subject.call_code('x')}"

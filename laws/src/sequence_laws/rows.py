@@ -25,7 +25,7 @@ def packing(subject: Subject) -> str:
     if not subject.packs:
         raise Inapplicable(subject.unpacked)
     subject.require_positions()
-    length = max(n for n in subject.lengths() if n <= 33)
+    length = max((n for n in subject.lengths() if n <= 33), default=0)
     every = borders(subject, length)
     x = subject.inputs.draw(len(every), length)
     places = torch.arange(length)
