@@ -1,6 +1,7 @@
 """What laws look at: lengths in each mode, other ways, graphs, and what all of a sweep share."""
 
 import importlib.util
+from typing import Any
 
 import pytest
 from torch import Tensor, nn
@@ -94,10 +95,12 @@ def test_a_leak_that_a_mask_opens_is_found() -> None:
 
 
 def test_what_is_unrolled_is_not_exported_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    [small] = check(Steps(), laws=("compiles",), vocabulary=16)
+    monkeypatch.setattr(compiling, "by_the_real_compiler", lambda *_: "")
+    how: dict[str, Any] = {"laws": ("compiles",), "vocabulary": 16, "depth": "deep"}
+    [small] = check(Steps(), **how)
     assert "exported, equal at lengths 16, 17" in small.detail
     monkeypatch.setattr(compiling, "UNROLLED", 20)
-    [large] = check(Steps(), laws=("compiles",), vocabulary=16)
+    [large] = check(Steps(), **how)
     assert large.status == "held"
     assert "not exported, since it is unrolled: above 20 operations" in large.detail
     assert "one graph of " in large.detail

@@ -44,8 +44,8 @@ class _Called(nn.Module):
 
 
 def compiles(subject: Subject) -> str:
-    """One graph with the same outputs, captured by `torch.compile`, and by `torch.export` for any
-    length; of a `strict` subject `one_graph`.
+    """One graph with the same outputs, captured by `torch.compile`; at depth "deep" also by its
+    real compiler, and by `torch.export` for any length; of a `strict` subject `one_graph`.
 
     Raises:
         LawBroken: outputs differ from those without it.
@@ -75,8 +75,9 @@ def compiles(subject: Subject) -> str:
         except NotOneGraph as other:
             raise Inapplicable(f"not one graph: {other}", "reported") from other
     found = f"one graph of {operations:,} operations, equal at length {lengths[-1]}{with_mask}"
-    if subject.depth == "deep":
-        found += by_the_real_compiler(subject, model, x)
+    if subject.depth != "deep":
+        return found
+    found += by_the_real_compiler(subject, model, x)
     if operations > UNROLLED:
         return f"{found}; not exported, since it is unrolled: above {UNROLLED:,} operations"
     with torch.no_grad(), warnings.catch_warnings():

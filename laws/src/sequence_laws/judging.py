@@ -1,6 +1,7 @@
 """`check`: every law for any sequence model."""
 
 import contextlib
+import functools
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -235,8 +236,10 @@ BY_OUTPUTS = ("causality", "batch", "lengths", "determinism")
 """laws that a plain call cannot break while its outputs are those of the call that a law makes"""
 
 
+@functools.lru_cache(maxsize=8)
 def differs(subject: Subject, other: Subject) -> bool:
-    """Whether a plain call gives other outputs, in evaluation or in training, or none."""
+    """Whether a plain call gives other outputs, in evaluation or in training, or none; several laws
+    ask that of one."""
     for training in (False, True) if subject.doubles else (False,):
         try:
             x = subject.inputs.draw(2, subject.usual(training))

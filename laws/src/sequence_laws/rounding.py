@@ -44,11 +44,10 @@ class _Doubled(TorchDispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
-        requested = dict(kwargs or {})
-        if requested.get("dtype") is torch.float32:
-            requested["dtype"] = torch.float64
-        places = (torch.float64 if arg is torch.float32 else arg for arg in args)
-        return func(*places, **requested)
+        if kwargs and kwargs.get("dtype") is torch.float32:
+            kwargs = {**kwargs, "dtype": torch.float64}
+        places = [torch.float64 if arg is torch.float32 else arg for arg in args]
+        return func(*places, **(kwargs or {}))
 
 
 @contextlib.contextmanager

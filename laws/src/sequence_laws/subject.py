@@ -56,7 +56,7 @@ class Subject(Call):
         self.build = tuple(build) or YOURS
         self.place, self.make = place, make
         self._bounds: dict[tuple[int, ...], float] = {}
-        self._copies: dict[bool, nn.Module] = {}
+        self._copies: dict[tuple[bool, torch.dtype], nn.Module] = {}
 
     def contexts(self) -> Iterator[tuple[str, Self]]:
         """The model with what else it may read next to its inputs (states of an encoder), the same
@@ -83,7 +83,8 @@ class Subject(Call):
 
     @functools.cached_property
     def implementations(self) -> list[tuple[str, Self]]:
-        """`variants`, made once."""
+        """`variants`, made once, which know what lengths it takes."""
+        self.lengths(), self.lengths(training=True)
         return [*self.variants()]
 
     def of_length(self, length: int) -> Self:
@@ -284,11 +285,13 @@ class Subject(Call):
         with torch.no_grad(), self.exactly():
             return self.run(self.fresh(training), self.widened(x), padding_mask).double()
 
-    def fresh(self, training: bool = False) -> nn.Module:
-        """A copy whose buffers are those of the model: in training they move."""
-        if training not in self._copies:
-            self._copies[training] = self.copy(training=training)
-        made = self._copies[training]
+    def fresh(self, training: bool = False, dtype: torch.dtype | None = None) -> nn.Module:
+        """A copy in a dtype (default: `wide`) whose buffers are those of the model: in training
+        they move."""
+        key = training, dtype or self.wide
+        if key not in self._copies:
+            self._copies[key] = self.copy(dtype, training)
+        made = self._copies[key]
         for name, buffer in self.model.named_buffers() if training else ():
             made.get_buffer(name).copy_(buffer)
         return made
@@ -310,7 +313,7 @@ class Subject(Call):
                 raise Inapplicable("outputs differ from run to run: see determinism", "undecided")
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
-                    single = self.run(self.copy(torch.float32, training), x, padding_mask)
+                    single = self.run(self.fresh(training, torch.float32), x, padding_mask)
                 self._bounds[key] = GAP * rounding(single, y)
             else:
                 self._bounds[key] = ROOM[self.wide] * largest(y)
