@@ -412,11 +412,17 @@ mended = true
 cells = ["hf/Other/batch"]
 text = "it was seen before"
 design = true
+
+[[cause]]
+cells = ["other/*/batch"]
+text = "of another library's board"
 """
 
 
 def test_pages_show_each_cell_and_each_cause(tmp_path: Path) -> None:
-    (tmp_path / "causes.toml").write_text(CAUSES)
+    around, tmp_path = tmp_path, tmp_path / "board"
+    tmp_path.mkdir()
+    (around / "causes.toml").write_text(CAUSES)  # of all boards that are there
     (tmp_path / "board.json").write_text(json.dumps(board_of(OLD)))
     found = {**board_of(OLD), "causes": boards.causes(tmp_path)}
     text = markdown(found)
@@ -427,7 +433,9 @@ def test_pages_show_each_cell_and_each_cause(tmp_path: Path) -> None:
     assert text.index("- hf, Same, batch: so") > first
     assert text.index("- hf, Default, causality (as called by default): so") > first
     assert text.index("- hf, Gone, batch: so") > text.index("### Not looked at by anybody") > first
-    assert "## Causes of what is not broken\n\n- hf/Other/batch: it was seen before" in text
+    assert text.endswith(
+        "## Causes of what is not broken\n\n- hf/Other/batch: it was seen before\n"
+    )
     html = page(found)
     data = re.search('id="board">(.*?)</script>', html, re.DOTALL)
     assert data
@@ -440,7 +448,9 @@ def test_pages_show_each_cell_and_each_cause(tmp_path: Path) -> None:
     assert not re.search(r"(src|href)=|https?://|@import|url\(", html)
     # a cause that was found later is on the pages that are written again
     assert main(["board", "--out", str(tmp_path)]) == 0
-    assert json.loads((tmp_path / "board.json").read_text())["causes"] == found["causes"]
+    written = (tmp_path / "board.json").read_text()
+    assert json.loads(written) == {**board_of(OLD), "causes": found["causes"]}
+    assert sum('"model":' in line for line in written.splitlines()) == len(found["models"])
     assert "modeling_x.py:12" in (tmp_path / "index.html").read_text()
     for wrong in ('cause = "x"', "[[cause]]\ntext = 'x'", "[[cause]]\ncells='a'\ntext='b'", "["):
         (tmp_path / "causes.toml").write_text(wrong)

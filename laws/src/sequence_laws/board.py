@@ -275,15 +275,17 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def causes(folder: Path) -> list[dict[str, Any]]:
-    """What somebody found out by looking: ``causes.toml``, a list ``cause`` of tables with
-    ``cells`` (library/model/law, with * and ?), ``text``, ``place`` (file and line), ``mended``
-    (whether the law held when that place was changed) and ``design`` (whether it is meant so).
+    """What somebody found out by looking: ``causes.toml`` of the folder, or of the one around it
+    for several boards: a list ``cause`` of tables with ``cells`` (library/model/law, with * and ?),
+    ``text``, ``place`` (file and line), ``mended`` (whether the law held when that place was
+    changed) and ``design`` (whether it is meant so).
 
     Raises:
         ConfigError: it is written otherwise.
     """
-    file = folder / "causes.toml"
-    if not file.exists():
+    both = (place / "causes.toml" for place in (folder, folder.absolute().parent))
+    file = next(filter(Path.exists, both), None)
+    if file is None:
         return []
     words = {"cells": list, "text": str, "place": str, "mended": bool, "design": bool}
     try:

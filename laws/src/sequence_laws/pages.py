@@ -24,10 +24,17 @@ WORDS = {
 def write_pages(folder: Path) -> dict[str, Any]:
     """Write all pages of a folder's board, which is given back."""
     board = read(folder)
-    write_whole(folder / "board.json", json.dumps(board, indent=1, sort_keys=True) + "\n")
+    write_whole(folder / "board.json", lines(board))
     write_whole(folder / "board.md", markdown(board))
     write_whole(folder / "index.html", page(board))
     return board
+
+
+def lines(board: dict[str, Any]) -> str:
+    """The JSON of a board, with a model a line, so that versions of it can be compared."""
+    models = ",\n".join(json.dumps(one, sort_keys=True) for one in board["models"])
+    head = json.dumps({**board, "models": []}, sort_keys=True, indent=1)
+    return head.replace('"models": []', f'"models": [\n{models}\n ]') + "\n"
 
 
 def page(board: dict[str, Any]) -> str:
@@ -45,7 +52,7 @@ def markdown(board: dict[str, Any]) -> str:
     """Counts of verdicts by library and law, then what is broken, by cause, and what was not made.
 
     The programs stand in the page."""
-    lines = ["# Board of sequence laws", ""]
+    found = ["# Board of sequence laws", ""]
     libraries: dict[str, list[dict[str, Any]]] = {}
     for one in board["models"]:
         libraries.setdefault(one["library"], []).append(one)
@@ -54,16 +61,16 @@ def markdown(board: dict[str, Any]) -> str:
         made = sum(not one["not_built"] for one in models)
         dates = sorted({one["date"] for one in models})
         dates = dates if len(dates) == 1 else [dates[0], "to", dates[-1]]
-        lines.append(
+        found.append(
             f"- {name}: {made} of {len(models)} models made; {versions}; {' '.join(dates)}"
         )
-    lines += ["", f"| library | law | {' | '.join(WORDS.values())} |", f"|---|---|{'--:|' * 7}"]
+    found += ["", f"| library | law | {' | '.join(WORDS.values())} |", f"|---|---|{'--:|' * 7}"]
     for name, models in libraries.items():
         for law in board["laws"]:
             count = Counter(one["cells"][law]["status"] for one in models)
             row = " | ".join(str(count[status] or "") for status in WORDS)
-            lines.append(f"| {name} | {law} | {row} |")
-    return "\n".join([*lines, *_broken(board), *_not_made(board)]) + "\n"
+            found.append(f"| {name} | {law} | {row} |")
+    return "\n".join([*found, *_broken(board), *_not_made(board)]) + "\n"
 
 
 def _broken(board: dict[str, Any]) -> Iterator[str]:
@@ -84,7 +91,9 @@ def _broken(board: dict[str, Any]) -> Iterator[str]:
             yield from ("", f"### {_plain(said(cause))}", "", *failing)
     if alone:
         yield from ("", "### Not looked at by anybody", "", *alone)
-    if unused := [c for c, failing in zip(board["causes"], found, strict=True) if not failing]:
+    here = {one["library"] for one in board["models"]}
+    unused = [c for c, failing in zip(board["causes"], found, strict=True) if not failing]
+    if unused := [c for c in unused if any(cell.partition("/")[0] in here for cell in c["cells"])]:
         yield from ("", "## Causes of what is not broken", "")
         yield from (f"- {', '.join(c['cells'])}: {_plain(c['text'])}" for c in unused)
 
