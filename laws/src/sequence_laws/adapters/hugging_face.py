@@ -12,6 +12,7 @@ from torch import nn
 
 from sequence_laws.adapters.small_configs import SMALL, small
 from sequence_laws.adapters.transformers import pretrained, quiet_library, reads_one_way
+from sequence_laws.confined import needs_cuda
 from sequence_laws.errors import ConfigError, nearest
 from sequence_laws.foreign import cut
 from sequence_laws.libraries import Library
@@ -155,6 +156,7 @@ def small_config(
             error = problem
     says = "its layers are of more kinds than there are layers"
     says = f"{type(error).__name__}: {cut(str(error))[:200]}" if error else says
+    says = needs_cuda(error) or says
     raise ConfigError(f"no {kind.__name__} of {_told(sizes)} can be made: {says}") from error
 
 
