@@ -254,3 +254,66 @@ def test_documents_in_a_row_of_one_long_length_are_not_judged() -> None:
 
     [one] = check(Packs(), laws=("packing",), vocabulary=16)
     assert one.status == "undecided", one.detail
+
+
+def flexes(wrong: str) -> nn.Module:
+    """Llama, with something wrong where it attends by flex attention alone."""
+    made = hugging_face("llama")
+    kind: Any = type(made.model)
+
+    class Flexes(kind):
+        def forward(
+            self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None
+        ) -> Any:
+            if flex := self.config._attn_implementation == "flex_attention":
+                attention_mask = None if wrong == "a mask" else attention_mask
+                position_ids = None if wrong == "documents" else position_ids
+            y = super().forward(input_ids, attention_mask, position_ids, use_cache=False)
+            compiled = wrong == "float32" and y.logits.dtype is torch.float32
+            y.logits = y.logits * (1.1 if flex and (compiled or wrong == "all") else 1)
+            return y
+
+    torch.manual_seed(0)
+    return Flexes(made.model.config)
+
+
+@pytest.mark.full("compiles for half a minute each")
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("all", r"flex output 0 of row 0 is off by .*from that of model\(.*\)\.logits \(length"),
+        ("float32", "flex that is compiled output 0 of row 0"),
+        ("a mask", "flex output 2 of row 1 .* with holes in a row"),
+        ("documents", "flex output 5 of row 0 .* of two documents"),
+        ("", r"flex that is compiled \(by flex_attention, scaled_dot_product_attention\)$"),
+    ],
+)
+def test_a_deep_look_compares_flex_attention(wrong: str, words: str) -> None:
+    pytest.importorskip("transformers")
+    build = (_BUILD[0], "from test_agreement import flexes", f"model = flexes({wrong!r})")
+    subject = pretrained(flexes(wrong), "flexes", causal=True, build=build)
+    assert subject is not None
+    [usual] = check(subject, laws=("agreement",))
+    assert usual.status == "held", usual.detail
+    [one] = check(subject, laws=("agreement",), depth="deep")
+    assert one.status == ("failed" if wrong else "held"), one.detail
+    assert re.search(words, one.detail), one.detail
+    if wrong:
+        assert _printed(one.reproduction) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("unknown", "words"),
+    [
+        (False, "not with attention flex: ValueError: GPT2LMHeadModel does not support an"),
+        (True, "not with attention flex: its class takes it, and another runs"),
+    ],
+)
+def test_flex_attention_that_does_not_run_is_said(unknown: bool, words: str) -> None:
+    pytest.importorskip("transformers")
+    subject = hugging_face("gpt2")
+    if unknown:
+        subject.model.set_attn_implementation = lambda way: None
+    [one] = check(subject, laws=("agreement",), depth="deep")
+    assert one.status == "held"
+    assert words in one.detail

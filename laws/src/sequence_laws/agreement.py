@@ -3,15 +3,19 @@
 Ways are a plain call (a mask of ones for none, a cache that is kept), the inputs in another form
 (embeddings for token ids), gradients that are recorded or not, since some take a faster path
 without, also in float32, for which such paths are made, inference mode, and each implementation of
-attention. Compiled ones are the law `compiles`.
+attention; of a deep look also flex attention, as it is written and compiled. Compiled models are
+the law `compiles`.
 """
 
+import contextlib
+import warnings
 from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.errors import LawsError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.kernels import Kernels
@@ -24,6 +28,8 @@ FASTER = 2.0**8
 """times the rounding of float32 by which a faster path in it may differ: half-way, in orders of
 magnitude, to that of bfloat16"""
 INFERENCE = "in inference mode"
+FLEX = "with attention flex"
+UNCOMPILED = "torch.compiler.set_stance('force_eager')  # which refuses float64"
 
 
 class Given(NamedTuple):
@@ -43,6 +49,9 @@ class Way(NamedTuple):
     """whether gradients are"""
     right: str = ""
     """of a plain call what to do instead"""
+    compiles: bool | None = None
+    """whether attention that its library compiles is, in float32, or runs as it is written, in
+    `Subject.wide`; None: there is none"""
 
 
 def agreement(subject: Subject) -> str:
@@ -55,14 +64,19 @@ def agreement(subject: Subject) -> str:
     """
     subject.require_weights()
     length = max((n for n in subject.lengths() if n <= 33), default=subject.usual())
-    names, refused = list[str](), list[str]()
+    names, left_out, refused = list[str](), list[str](), list[str]()
     every = [*ways(subject)]
+    try:
+        every += flex(subject, length) if subject.depth == "deep" else ()
+    except FAILURES as error:  # of many sentences the first
+        refused.append(f"not {FLEX}: {describe(error).partition('. ')[0]}")
     for given in readings(subject, length):
         x = subject.inputs.draw(1 if given.documents is not None else 2, length)
         y = outputs(Way("", subject), x, given)
-        bound = subject.bound(x, given.padding_mask)
+        exact = subject.bound(x, given.padding_mask)
         for way in every:
-            if given.words and (way.right or way.words in refused):
+            bound = exact * (2.0**29 if way.compiles else 1)  # as `Subject.room`
+            if given.words and (way.right or way.words in left_out):
                 continue
             try:
                 off = (outputs(way, x, given) - y).abs().amax(-1)
@@ -71,8 +85,8 @@ def agreement(subject: Subject) -> str:
                     raise BrokenByDefault(
                         f"{way.words} it fails: {describe(error)}; to have it hold, {way.right}"
                     ) from error
-                refused.append(way.words)
-                names.append(f"not {way.words}{given.words}: {describe(error)}")
+                left_out.append(way.words)
+                refused.append(f"not {way.words}{given.words}: {describe(error)}")
                 continue
             names += [way.words] * (way.words not in names)
             if given.padding_mask is not None and not subject.pools:
@@ -80,15 +94,21 @@ def agreement(subject: Subject) -> str:
             if not bool((off <= bound).all()):
                 raise broken(subject, way, given, x, off, bound)
     if not names:
-        raise Inapplicable("there is one way to call it")
+        raise Inapplicable("; ".join(["there is one way to call it", *refused]))
     if subject.wide is torch.float64:
         faster(subject, length)
-    x = subject.inputs.draw(2, length)
-    with Kernels() as seen:  # in passes of their own: some paths are not taken then
-        for words, other in (("", subject), *subject.implementations):
-            outputs(Way(words, other), x, Given(""))
-    ran = f" (by {', '.join(sorted(seen.names))})" if seen.names else ""
-    return f"equal {', '.join(names)}{ran}"
+    attend = [Way("", subject), *(Way(*one) for one in subject.implementations)]
+    ran = kernels(subject, length, *attend, *(way for way in every if way.compiles is False))
+    by = f" (by {', '.join(sorted(ran))})" if ran else ""
+    return "; ".join([f"equal {', '.join(names)}{by}", *refused])
+
+
+def kernels(subject: Subject, length: int, *ways: Way) -> set[str]:
+    """Which functions of torch attend, in passes of their own: some paths are not taken then."""
+    with Kernels() as seen:
+        for way in ways:
+            outputs(way, subject.inputs.draw(2, length), Given(""))
+    return seen.names
 
 
 def readings(subject: Subject, length: int) -> Iterator[Given]:
@@ -98,7 +118,7 @@ def readings(subject: Subject, length: int) -> Iterator[Given]:
     for side in subject.masks:
         where = "holes in a row" if side == "holes" else f"padding on the {side}"
         yield Given(f", with {where}", padding_mask=real(length, side))
-    if subject.packs and subject.separates:
+    if subject.packs and (subject.separates or subject.depth == "deep"):
         yield Given(", of two documents", documents=(torch.arange(length) >= 5).long()[None])
 
 
@@ -117,16 +137,46 @@ def ways(subject: Subject) -> Iterator[Way]:
             yield Way(f"with {words}", other)
 
 
+def flex(subject: Subject, length: int) -> Iterator[Way]:
+    """Flex attention, as it is written and compiled.
+
+    Raises:
+        LawsError: another runs. Exception: its class refuses it.
+    """
+    for other in subject.flexible():
+        way = Way(FLEX, other.otherwise(build=(*other.build, UNCOMPILED)), compiles=False)
+        if "flex_attention" not in kernels(subject, length, way):
+            raise LawsError("its class takes it, and another runs")
+        torch._dynamo.reset()  # or the number of compiled forms may be used up
+        yield way
+        yield Way(f"{FLEX} that is compiled", other, compiles=True)
+
+
+@contextlib.contextmanager
+def attending(way: Way) -> Iterator[None]:
+    """A block in which what a library compiles itself is compiled or not, as a way has it."""
+    if way.compiles is None:  # nothing is, and torch need not import its compiler
+        yield
+        return
+    stance = "default" if way.compiles else "force_eager"
+    with torch.compiler.set_stance(stance), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of flex attention, that it is slow
+        yield
+
+
 def outputs(way: Way, x: Tensor, given: Given) -> Tensor:
-    """Outputs in `Subject.wide` in a way."""
+    """Outputs in a way, in `Subject.wide`, or in float32 where that is compiled."""
     subject = way.subject
     inference = way.words == INFERENCE
     mode = torch.inference_mode() if inference else torch.set_grad_enabled(way.recorded)
-    with mode, subject.exactly():
+    exactly = contextlib.nullcontext() if way.compiles else subject.exactly()
+    with mode, exactly, attending(way):
         seed(0)
         # what a model keeps of this mode no gradient passes
         model: nn.Module = subject.copy() if inference else subject.fresh()
         wide = subject.widened(x)
+        if way.compiles:
+            model, wide = subject.copy(torch.float32), x
         if given.documents is not None:
             return subject.outputs(subject.packed(model, wide, given.documents), wide).detach()
         return subject.run(model, wide, given.padding_mask).detach()
@@ -184,7 +234,7 @@ def broken(
     else:
         lines += [f"off = ({called(way.subject)} - y).detach().abs()"]
     lines += [f"print(off[{row}{f', {at}' if off.shape[1] > 1 else ''}].max())  # not 0"]
-    code = subject.code(*lines, gradients=way.recorded)
+    code = subject.code(*lines, double=not way.compiles, gradients=way.recorded)
     if way.right:
         return BrokenByDefault(f"{finding}; to have it hold, {way.right}", code)
     return LawBroken(finding, code)

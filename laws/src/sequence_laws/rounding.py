@@ -33,6 +33,8 @@ which computes in float32"""
 class _Doubled(TorchDispatchMode):
     """Every operation that asks for float32 gives float64."""
 
+    supports_higher_order_operators = True  # flex attention is one
+
     @classmethod
     def _should_skip_dynamo(cls) -> bool:  # or torch imports its compiler, which takes seconds
         return False

@@ -71,6 +71,11 @@ class Subject(Call):
         """The model in each way in which it can compute the same, with a word for each."""
         yield "", self
 
+    def flexible(self) -> Iterator[Self]:
+        """The model with flex attention, where its library has a word for that; an error of any
+        kind where its class refuses it."""
+        return iter(())
+
     @functools.cached_property
     def called_plainly(self) -> list[PlainCall]:
         """`plain_calls`, made once."""

@@ -178,6 +178,14 @@ class PreTrained(Continued):
                 other.build = (*self.build, f"model.set_attn_implementation({way!r})")
             yield f"attention {way}", other
 
+    def flexible(self) -> Iterator[Self]:
+        """The model with flex attention, where its class takes it."""
+        # the place is found now, without its compiler
+        other = self.otherwise(model=copy.deepcopy(self.model), place_0=self.place_0)
+        other.model.set_attn_implementation("flex_attention")
+        other.build = (*self.build, "model.set_attn_implementation('flex_attention')")
+        yield other
+
     def contexts(self) -> Iterator[tuple[str, Self]]:
         """With the states of an encoder, where it reads such."""
         if not {"encoder_hidden_states", "encoder_attention_mask"} <= self.words:
