@@ -266,8 +266,9 @@ def flexes(wrong: str) -> nn.Module:
             self, input_ids: Any = None, attention_mask: Any = None, position_ids: Any = None
         ) -> Any:
             if flex := self.config._attn_implementation == "flex_attention":
+                documents = wrong == "documents" and attention_mask is None
+                position_ids = None if documents else position_ids
                 attention_mask = None if wrong == "a mask" else attention_mask
-                position_ids = None if wrong == "documents" else position_ids
             y = super().forward(input_ids, attention_mask, position_ids, use_cache=False)
             compiled = wrong == "float32" and y.logits.dtype is torch.float32
             y.logits = y.logits * (1.1 if flex and (compiled or wrong == "all") else 1)

@@ -1,10 +1,14 @@
 """The sentence of the law of compiling stands for what torch's compiler would say."""
 
 import logging
+from typing import Any
 
 import pytest
 import torch
+from programs import shown
+from torch import Tensor, nn
 
+from sequence_laws import check
 from sequence_laws.compiling import captures
 from sequence_laws.verdict import LawBroken
 
@@ -34,3 +38,39 @@ def test_what_only_some_lengths_meet_is_said() -> None:
     lengths = {"x": {1: torch.export.Dim("length", min=2, max=32)}}
     with pytest.raises(LawBroken, match=r"Constraints violated.*; .*% 16"), captures("L=9"):
         torch.export.export(Cut(), (torch.ones(2, 9),), dynamic_shapes=lengths)
+
+
+class Means(nn.Module):
+    """Means of what is real; ``wrong`` says how long a text is whose mask is dropped where it is
+    compiled by the real compiler."""
+
+    def __init__(self, wrong: int = 10**9) -> None:
+        super().__init__()
+        self.wrong, self.embed, self.head = wrong, nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        real = torch.ones_like(x) if mask is None else mask.long()
+        if torch.compiler.is_compiling() and x.shape[1] >= self.wrong:
+            real = torch.ones_like(real)
+        h = (self.embed(x) * real[..., None]).sum(1) / real.sum(1)[:, None]
+        return self.head(h[:, None] + self.embed(x))
+
+
+@pytest.mark.full("compiles, for seconds each")
+@pytest.mark.parametrize("wrong", [10**9, 65])
+def test_the_real_compiler_is_given_masks_and_a_longer_text(wrong: int) -> None:
+    torch.manual_seed(0)
+    model = Means(wrong)
+    how: dict[str, Any] = {"laws": ["compiles"], "vocabulary": 16, "causal": False}
+    [usual] = check(model, **how)
+    [deep] = check(model, **how, depth="deep")
+    assert usual.status == "held", usual.detail
+    if wrong > 65:
+        where = (
+            "equal at length 17, at length 17 with padding on the left, at length 65 with padding"
+        )
+        assert f"by the real compiler {where} on the left" in deep.detail
+    else:
+        assert deep.status == "failed", deep.detail
+        assert "with a mask, outputs are off by" in deep.detail
+        assert shown(deep, model) > 1e-3
