@@ -5,6 +5,7 @@ from torch import Tensor
 
 from sequence_laws.foreign import cut
 from sequence_laws.inputs import seed
+from sequence_laws.processes import processes
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -80,7 +81,8 @@ def order(subject: Subject) -> str:
 
 def determinism(subject: Subject) -> str:
     """Equal inputs and random numbers give equal outputs, in evaluation and in training; of a
-    `strict` subject a training that is saved and resumed has the losses of one that is not.
+    `strict` subject a training that is saved and resumed has the losses of one that is not; of a
+    deep look the same in other processes.
 
     Raises:
         LawBroken: they do not.
@@ -108,7 +110,9 @@ def determinism(subject: Subject) -> str:
     resumed = f"; {resumes(subject, x)}" if subject.strict and subject.doubles else ""
     draws = subject.doubles and random(subject, x)
     drawn = " (it draws random numbers in evaluation)" if draws else ""
-    return "same inputs and random numbers, same outputs" + drawn + resumed
+    deep = subject.depth == "deep" and subject.doubles
+    elsewhere = processes(subject, x) if deep else ""
+    return "same inputs and random numbers, same outputs" + drawn + resumed + elsewhere
 
 
 def resumes(subject: Subject, x: Tensor) -> str:

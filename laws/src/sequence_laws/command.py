@@ -70,7 +70,11 @@ def parser() -> argparse.ArgumentParser:
     depth = one.add_mutually_exclusive_group()
     for word, about in (
         ("quick", "one look of each of five laws, in two seconds for 10 million parameters"),
-        ("deep", "also what takes long: the real compiler"),
+        (
+            "deep",
+            "also what takes minutes: the real compiler and exports, flex attention, the model in "
+            "other processes, longer texts",
+        ),
     ):
         depth.add_argument(
             f"--{word}", dest="depth", action="store_const", const=word, default="usual", help=about
