@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sequence_laws.foreign import cut
+from sequence_laws.foreign import FAILURES, cut, describe
 from sequence_laws.inputs import seed
 from sequence_laws.processes import processes
 from sequence_laws.subject import TRIED, Subject
@@ -31,7 +31,7 @@ def lengths(subject: Subject) -> str:
     for length in sorted({1, 2, 3, 5, 9, 17, 33, *beyond}):
         x = subject.inputs.draw(1, length)
         try:
-            y = subject.exact(x)
+            y = subject.again().exact(x)  # of one that has seen no other length
         except Exception as error:  # whatever a model says of a length
             refused.append(length)
             if not clear(error, length):
@@ -80,9 +80,9 @@ def order(subject: Subject) -> str:
 
 
 def determinism(subject: Subject) -> str:
-    """Equal inputs and random numbers give equal outputs, in evaluation and in training; of a
-    `strict` subject a training that is saved and resumed has the losses of one that is not; of a
-    deep look the same in other processes.
+    """Equal inputs and random numbers give equal outputs, in evaluation and in training, in
+    evaluation also after inputs of another length; of a `strict` subject a training that is saved
+    and resumed has the losses of one that is not; of a deep look the same in other processes.
 
     Raises:
         LawBroken: they do not.
@@ -106,13 +106,58 @@ def determinism(subject: Subject) -> str:
                     training=training,
                 ),
             )
+    after = remembers(subject) if subject.doubles else ""
     x = subject.inputs.draw(2, subject.usual())
     resumed = f"; {resumes(subject, x)}" if subject.strict and subject.doubles else ""
     draws = subject.doubles and random(subject, x)
     drawn = " (it draws random numbers in evaluation)" if draws else ""
     deep = subject.depth == "deep" and subject.doubles
     elsewhere = processes(subject, x) if deep else ""
-    return "same inputs and random numbers, same outputs" + drawn + resumed + elsewhere
+    said = "same inputs and random numbers, same outputs"
+    return said + after + drawn + resumed + elsewhere
+
+
+def remembers(subject: Subject) -> str:
+    """What a model gives in evaluation is the same whether it is the first that it sees, or comes
+    after shorter or longer inputs, from which it may have kept a mask, a table or a scale.
+
+    Raises:
+        LawBroken: it is not, or fails then.
+    """
+    every = [length for length in subject.lengths() if 1 < length <= TRIED[-1]]
+    if len(every) < 2:
+        return ""
+    short, long = every[0], every[-1]
+    for before, length in ((short, long), (long, short)):
+        x, model = subject.inputs.draw(2, length), subject.copy()
+        with torch.no_grad(), subject.exactly():
+            alone = subject.run(subject.copy(), subject.widened(x))
+            try:
+                subject.run(model, subject.widened(subject.inputs.draw(2, before)))
+                y = subject.run(model, subject.widened(x))
+            except FAILURES as error:
+                what = f"fails after inputs of length {before}: {describe(error)}"
+            else:
+                off = float((y - alone).abs().max())
+                if torch.equal(y, alone) or off <= subject.bound(x):
+                    continue
+                what = f"are off by {off:.2g} after inputs of length {before}"
+        fails = what.startswith("fails")
+        raise LawBroken(
+            f"{'a model that takes' if fails else 'outputs of'} length {length} {what}: what it "
+            "sees first is kept",
+            subject.code(
+                "import copy",
+                subject.inputs.code(2, before).replace("x =", "before =", 1),
+                subject.inputs.code(2, length),
+                "first = copy.deepcopy(model)",
+                subject.call_code("before"),
+                f"y = {subject.call_code('x')}{'  # fails' * fails}",
+                "model = first",
+                f"print((y - {subject.call_code('x')}).abs().max())  # not 0",
+            ),
+        )
+    return f", also after other lengths ({short}, {long})"
 
 
 def resumes(subject: Subject, x: Tensor) -> str:
