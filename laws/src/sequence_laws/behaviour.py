@@ -3,8 +3,10 @@
 import torch
 from torch import Tensor
 
+from sequence_laws.errors import ShortError
 from sequence_laws.foreign import FAILURES, cut, describe
 from sequence_laws.inputs import seed
+from sequence_laws.limits import beyond as beyond_limits
 from sequence_laws.processes import processes
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
@@ -16,8 +18,9 @@ RUNS = 3
 def lengths(subject: Subject) -> str:
     """One input, odd lengths and one beyond the longest: a right answer or a clear error.
 
-    An answer is right if it is finite (what a causal model answers to fewer inputs is looked at by
-    causality). An error is clear if it names a length, a limit or a multiple.
+    An answer is right if it is finite, has an output for each input (what a causal model answers to
+    fewer inputs is looked at by causality), and tells the order of inputs beyond a limit where it
+    does within. An error is clear if it names a length, a limit or a multiple.
 
     Raises:
         LawBroken: an error that says nothing, or an answer that is not right.
@@ -32,6 +35,14 @@ def lengths(subject: Subject) -> str:
         x = subject.inputs.draw(1, length)
         try:
             y = subject.again().exact(x)  # of one that has seen no other length
+        except ShortError as error:
+            raise LawBroken(
+                f"gives {error.outputs} outputs for {length} inputs, without a word",
+                subject.code(
+                    subject.inputs.code(1, length),
+                    f"print({length} - {subject.call_code('x')}.shape[1])  # not 0",
+                ),
+            ) from error
         except Exception as error:  # whatever a model says of a length
             refused.append(length)
             if not clear(error, length):
@@ -52,7 +63,8 @@ def lengths(subject: Subject) -> str:
     some = f"takes {taken[0]} to {taken[-1]}"
     some += " of those tried" * any(length > taken[-1] for length in refused)
     which = (f"{length}{' (its limit)' * (length == longest)}" for length in refused)
-    return some + (f"; refuses {', '.join(which)} clearly" if refused else "")
+    some += f"; refuses {', '.join(which)} clearly" if refused else ""
+    return some + (beyond_limits(subject) if subject.doubles else "")
 
 
 def clear(error: Exception, length: int) -> bool:

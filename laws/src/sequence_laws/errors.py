@@ -29,6 +29,14 @@ class ShapeError(LawsError, ValueError):
     """A tensor has another shape or dtype than the call expects."""
 
 
+class ShortError(ShapeError):
+    """A model gives fewer ``outputs`` than it has inputs."""
+
+    def __init__(self, message: str, outputs: int) -> None:
+        self.outputs = outputs
+        super().__init__(message)
+
+
 class PluginError(LawsError, RuntimeError):
     """A plug-in failed, ended the program, or gave something else than it must."""
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.calls import Call, PlainCall
-from sequence_laws.errors import ShapeError
+from sequence_laws.errors import ShapeError, ShortError
 from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
 from sequence_laws.rounding import GAP, ROOM, doubled, largest, rounding
@@ -270,7 +270,9 @@ class Subject(Call):
             return y.reshape(len(x), 1, -1)
         if y.shape[:2] != x.shape[:2]:
             inputs = f"inputs of (rows, positions) {tuple(x.shape[:2])}"
-            raise self.shape_error(f"{tuple(y.shape)} for {inputs}")
+            error = self.shape_error(f"{tuple(y.shape)} for {inputs}")
+            short = y.dim() > 1 and len(y) == len(x) and y.shape[1] < x.shape[1]
+            raise ShortError(str(error), y.shape[1]) if short else error
         return y.flatten(2) if y.dim() > 2 else y[..., None]
 
     def shape_error(self, given: str) -> ShapeError:
