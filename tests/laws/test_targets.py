@@ -68,7 +68,7 @@ class Text(nn.Module):
 
 
 class Two(Net):
-    def forward(self, x, context):
+    def forward(self, x, other):
         return super().forward(x)
 
 

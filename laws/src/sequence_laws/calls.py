@@ -36,6 +36,13 @@ MASKS = (
     "key_padding_mask",
     "src_key_padding_mask",
 )
+DECODER_MASKS = (
+    "decoder_attention_mask",
+    "decoder_padding_mask",
+    "decoder_mask",
+    "tgt_key_padding_mask",
+    "tgt_padding_mask",
+)
 DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
 """words that a ``forward`` may have for what is given beside its inputs"""
 
@@ -45,6 +52,8 @@ class Call:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    mask_words: Sequence[str] = MASKS
+    """by which a mask is taken"""
     untried: str = ""
     """names by which padding may be told that is given by none of them"""
     adds: bool = False
@@ -108,7 +117,7 @@ class Call:
         if self.untried:
             own = "derive from `Subject` to say how"
             return f"whether {self.untried} tells what is padding is not known: {own}"
-        return self.lacks("it takes no mask", MASKS)
+        return self.lacks("it takes no mask", self.mask_words)
 
     @functools.cached_property
     def uncached(self) -> str:
@@ -123,6 +132,10 @@ class Call:
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> Any:
         """Result of the model for inputs, of which ``padding_mask`` (B, L) are no padding."""
         return model(x)
+
+    def given(self, model: nn.Module, x: Tensor, **more: Any) -> Any:
+        """Result of the model for inputs and what else is given by its words."""
+        return model(x, **more)
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of `run`: an expression that is a tensor."""
@@ -250,7 +263,7 @@ class Call:
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """Result of the model for rows in which several documents (B, L), by number, stand."""
-        return model(x, **{self.packs: documents})
+        return self.given(model, x, **{self.packs: documents})
 
     def packed_code(self) -> str:
         """The Python of it, of ``x`` and ``documents``."""

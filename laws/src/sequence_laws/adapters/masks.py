@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from sequence_laws.calls import MASKS, parameters
+from sequence_laws.calls import parameters
 from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
@@ -23,12 +23,12 @@ KEEP, NUMBERS, PADDING, ADDED = FORMS
 
 
 def masking(subject: Subject) -> tuple[str, str] | None:
-    """The first of `MASKS` that a module takes (B, L), and the form in which it does; None: none.
+    """The first of its `mask_words` that a module takes (B, L), and in which form; None: none.
 
     In it a mask of what is all real gives what no mask gives; and what stands in padding moves
     nothing, if there is such a form.
     """
-    for word in (word for word in MASKS if word in parameters(subject.model)):
+    for word in (word for word in subject.mask_words if word in parameters(subject.model)):
         if (form := _form(subject, word)) is not None:
             return word, form
     return None
@@ -36,7 +36,7 @@ def masking(subject: Subject) -> tuple[str, str] | None:
 
 def _forms(word: str) -> tuple[str, ...]:
     """Those that a name allows: True at padding only where it says padding."""
-    if word == "attention_mask":
+    if word.endswith("attention_mask"):
         return NUMBERS, KEEP, ADDED
     return (KEEP, NUMBERS, PADDING) if "padding" in word else (KEEP, NUMBERS)
 
@@ -57,7 +57,8 @@ def _form(subject: Subject, word: str) -> str | None:
         with torch.no_grad(), subject.exactly():
             seed(0)
             try:
-                return subject.outputs(subject.fresh()(subject.widened(x), **{word: mask}), x)
+                result = subject.given(subject.fresh(), subject.widened(x), **{word: mask})
+                return subject.outputs(result, x)
             except FAILURES:  # whatever it says of a mask that is not its own
                 return None
 

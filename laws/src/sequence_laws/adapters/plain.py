@@ -1,21 +1,23 @@
 """Modules of one's own: what they read is found by trying, a cache by what comes back, what else
 they take by its name."""
 
+import contextlib
 import copy
 import dataclasses
 import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sequence_laws.adapters.beside import Beside, needs
 from sequence_laws.adapters.caches import Way, find
 from sequence_laws.adapters.masks import ADDED, FORMS, masking
-from sequence_laws.calls import DOCUMENTS, LABELS, parameters
+from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, parameters
 from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
@@ -44,10 +46,26 @@ class Plain(Subject):
     (`adapters.caches.find`).
     """
 
+    beside = Beside()
+    """what else it is given"""
+
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
         self.packs = takes(model, *DOCUMENTS) or ""
         self.label_word = takes(model, *LABELS)
+
+    def furnished(self, beside: Beside) -> Self:
+        """The same, which is given something next to its inputs."""
+        more = {"mask_words": DECODER_MASKS} if beside.own else {}
+        before = self.beside.build()
+        build = (*(line for line in self.build if line not in before), *beside.build())
+        return self.otherwise(beside=beside, build=build, **more)
+
+    def given(self, model: nn.Module, x: Tensor, **more: Any) -> Any:
+        """Result of one pass with what else it is given, and ``more``."""
+        more = {**self.beside.given(model, x), **more}
+        own = self.beside.own
+        return model(**{own: x}, **more) if own else model(x, **more)
 
     @functools.cached_property
     def masking(self) -> tuple[str, str] | None:
@@ -62,7 +80,10 @@ class Plain(Subject):
     @functools.cached_property
     def untried(self) -> str:  # type: ignore[override]
         """Parameters by which padding may be told."""
-        return " and ".join(k for k in parameters(self.model) if PADDING.search(k))
+        words = (k for k in parameters(self.model) if k not in self.beside.fixed)
+        if self.beside.own:
+            words = (k for k in words if k.startswith(("decoder_", "tgt")))
+        return " and ".join(k for k in words if PADDING.search(k))
 
     @property
     def adds(self) -> bool:  # type: ignore[override]
@@ -100,17 +121,20 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        return model(x, **self.masked(self.real(x, padding_mask)))
+        return self.given(model, x, **self.masked(self.real(x, padding_mask)))
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
-        return f"model({x}{self.masked_code(self.real_code(x, padding_mask))}){self.place}"
+        mask = self.masked_code(self.real_code(x, padding_mask))
+        return f"model({self.beside.inner(x)}{mask}){self.place}"
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """The entry ``loss`` of its result."""
         if self.label_word is None:
             return super().loss(model, x, labels, padding_mask)
-        result = model(x, **{self.label_word: labels}, **self.masked(padding_mask))
+        if self.label_word in self.beside.fixed:
+            raise Inapplicable(f"its loss is not compared: {self.label_word} are given for outputs")
+        result = self.given(model, x, **{self.label_word: labels}, **self.masked(padding_mask))
         self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
         return loss_in(result)
 
@@ -128,7 +152,8 @@ class Plain(Subject):
         if isinstance(self.way, str):
             raise Inapplicable(self.way)
         word, asks, _, back = self.way
-        result = model(x, **({} if cache is None else {word: cache}), **asks, **given)
+        cached = {} if cache is None else {word: cache}
+        result = self.given(model, x, **cached, **asks, **given)
         after = beside(result)
         if back not in after:
             behind = "behind none" if cache is None else "behind one"
@@ -147,7 +172,7 @@ class Plain(Subject):
         begun = "cache" if none is None else f"{none!r} if cache is None else cache"
         return [
             f"def feed(x, cache{given}):",
-            f"    result = model(x, {word}={begun}{flags}{mask})",
+            f"    result = model({self.beside.inner('x')}, {word}={begun}{flags}{mask})",
             f"    return result{outputs}, result{back}",
         ]
 
@@ -264,7 +289,7 @@ def plain(
     causal: bool | None = None,
     build: Sequence[str] = (),
     make: Callable[[], nn.Module] | None = None,
-    kind: type[Subject] = Plain,
+    kind: type[Plain] = Plain,
 ) -> Subject:
     """The subject of a module: what it reads is ``given``, or found by trying.
 
@@ -273,37 +298,63 @@ def plain(
         ShapeError: it gives an output neither at each position nor a row.
     """
     tried: list[tuple[Tensor, Exception]] = []
-    for inputs in [given] if given is not None else [*guesses(model)]:
-        for length in _LENGTHS:
-            if given is None and length == inputs.width:  # (B, d, L) would be taken for it
-                continue
-            x = inputs.draw(2, length)
-            claim = causal is not False
-            subject = kind(model, name, inputs, causal=claim, build=build, make=make)
-            denied = "; if it is to read both ways, say causal=False (--causal False)"
-            subject.assumed = denied if causal is None else ""
-            try:
-                with torch.no_grad():
-                    result = subject.call(subject.copy(torch.float32), x)
-                subject.place = place(result)
-                subject.run(subject.copy(torch.float32), x)
-            except ShortError as error:
-                less = error.outputs
-                if less < 2 or not (subject.takes(less - 1) and subject.takes(less)):
+    every = [given] if given is not None else [*guesses(model)]
+    widths = [inputs.width for inputs in (*every, *guesses(model)) if inputs.width]
+    for inputs in every:
+        subject = kind(model, name, inputs, causal=causal is not False, build=build, make=make)
+        denied = "; if it is to read both ways, say causal=False (--causal False)"
+        subject.assumed = denied if causal is None else ""
+        for more in needs(model, inputs, list(dict.fromkeys(widths))):
+            one = subject.furnished(more)
+            for length in _LENGTHS:
+                if given is None and length == inputs.width:  # (B, d, L) would be taken for it
+                    continue
+                x = inputs.draw(2, length)
+                try:
+                    return read(one, x)
+                except (ConfigError, ShapeError):
                     raise
-                return subject  # which cuts texts off, as the law of lengths says
-            except (ConfigError, ShapeError):
-                raise
-            except Exception as error:  # whatever a model says of inputs that are not its own
-                tried.append((x, error))
-                continue
-            return subject
+                except Exception as error:  # whatever a model says of inputs that are not its own
+                    tried.append((x, error))
     ways = "`vocabulary=N` for token ids, `width=D` for features, or `inputs` of its own"
     hint = " It has no embedding and no width that is named."
     for x, says in tried[:1]:
         hint = f" Tried {_words(x)}: {describe(says)}."
     sentence = f"what {name} reads cannot be guessed: give {ways}.{hint}"
     raise UnreadError(sentence, tried[0][1] if tried else None)
+
+
+def read(subject: Plain, x: Tensor) -> Plain:
+    """A subject that gives outputs for some inputs, and knows where they are.
+
+    Raises:
+        ShapeError: it gives an output neither at each position nor a row. Any error: its own.
+    """
+    with torch.no_grad():
+        result = subject.call(subject.copy(torch.float32), x)
+    subject = with_targets(subject, result, x)
+    try:
+        subject.run(subject.copy(torch.float32), x)
+    except ShortError as error:
+        less = error.outputs
+        if less < 2 or not (subject.takes(less - 1) and subject.takes(less)):
+            raise  # or it cuts texts off, as the law of lengths says
+    return subject
+
+
+def with_targets(subject: Plain, result: Any, x: Tensor) -> Plain:
+    """The same at its `place`, given targets where it gives the last output alone without."""
+    subject.place, word = place(result), subject.label_word
+    if word is None or x.is_floating_point() or first(result).shape[:2] == x.shape[:2]:
+        return subject
+    more = subject.beside._replace(fixed={**subject.beside.fixed, word: None})
+    given = subject.furnished(more)
+    with contextlib.suppress(Exception), torch.no_grad():  # of a classifier's labels
+        result = given.call(given.copy(torch.float32), x)
+        if first(result).dim() == 3 and first(result).shape[:2] == x.shape[:2]:
+            given.place = place(result)
+            return given
+    return subject
 
 
 def guesses(model: nn.Module) -> Iterator[Inputs]:
