@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from sequence_laws.calls import SIDES
 from sequence_laws.errors import ConfigError, LawsError
 from sequence_laws.formats import FORMATS, line
 from sequence_laws.names import is_group
@@ -67,6 +68,13 @@ def parser() -> argparse.ArgumentParser:
     one.add_argument("--vocabulary", type=_count, help="it reads token ids below this")
     one.add_argument("--width", type=_count, help="it reads features of so many channels")
     one.add_argument("--claims", help="cost that it claims: constant, linear, quadratic, a power")
+    one.add_argument(
+        "--masks",
+        nargs="+",
+        choices=(*SIDES, "none"),
+        help="where padding may stand, of which it claims to take masks (default: all that its "
+        "kind takes)",
+    )
     depth = one.add_mutually_exclusive_group()
     for word, about in (
         ("quick", "one look of each of five laws, in two seconds for 10 million parameters"),
@@ -154,6 +162,7 @@ def verdicts(
     vocabulary: int | None = None,
     width: int | None = None,
     claims: str | None = None,
+    masks: Sequence[str] | None = None,
     depth: Any = "usual",
     trust: bool = False,
     out: str = "runs/laws",
@@ -166,12 +175,17 @@ def verdicts(
 
     laws = laws_of(depth, laws)
     claim = known_claim(claims, laws)
-    reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "causal": causal}
+    reads: dict[str, Any] = {
+        "vocabulary": vocabulary,
+        "width": width,
+        "causal": causal,
+        "masks": masks,
+    }
     groups = [name for name in targets if is_group(name)]
     if groups and (depth != "usual" or any(v is not None for v in (*reads.values(), claims))):
         raise ConfigError(
-            f"--causal, --vocabulary, --width, --claims, --quick and --deep are of one model, not "
-            f"of {groups[0]}: leave them out"
+            f"--causal, --vocabulary, --width, --masks, --claims, --quick and --deep are of one "
+            f"model, not of {groups[0]}: leave them out"
         )
     for name in targets:
         if name in groups:

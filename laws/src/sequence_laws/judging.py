@@ -96,6 +96,7 @@ def check(
     vocabulary: int | None = None,
     width: int | None = None,
     inputs: Tensor | None = None,
+    masks: Sequence[str] | None = None,
     claims: str | float | None = None,
     name: str | None = None,
     depth: Literal["quick", "usual", "deep"] = "usual",
@@ -111,6 +112,8 @@ def check(
             (default: as its kind does; a module of one's own does).
         vocabulary, width, inputs: what it reads, where that cannot be guessed: number of tokens,
             channels of features, or a batch of its own.
+        masks: where padding may stand of which it claims to take masks, some of "right", "left" and
+            "holes", or "none" (default: all that its kind takes).
         claims: cost that it claims: "constant", "linear", "quadratic" or an exponent of length.
         name: of the model in messages (default: its class).
         depth: how far laws look: "quick" (one look of each of five laws), "usual", or "deep".
@@ -121,7 +124,7 @@ def check(
     laws = laws_of(depth, laws)
     claim = known_claim(claims, laws)
     reads: dict[str, Any] = {"vocabulary": vocabulary, "width": width, "inputs": inputs}
-    subject = subject_of(model, name, causal=causal, **reads)
+    subject = subject_of(model, name, causal=causal, masks=masks, **reads)
     subject.depth = depth
     return Checked(judge(subject, laws, claim))
 

@@ -93,7 +93,8 @@ def streaming(subject: Subject) -> str:
 def padding(subject: Subject) -> str:
     """A row padded on the right is the row alone."""
     if "right" not in subject.masks:
-        raise Inapplicable(subject.unmasked, "undecided" if subject.untried else "exempt")
+        why = "it takes no padding on the right" if subject.masks else subject.unmasked
+        raise Inapplicable(why, "undecided" if subject.untried and not subject.masks else "exempt")
     look, half = _look(subject), _look(subject).half
     if not subject.takes(half):
         raise Inapplicable(f"it does not take a length of {half}", "undecided")

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from sequence_laws.adapters.plain import plain
 from sequence_laws.adapters.torch_layers import encoder, recurrent
 from sequence_laws.adapters.transformers import pretrained
+from sequence_laws.calls import SIDES
 from sequence_laws.errors import ConfigError
 from sequence_laws.inputs import Inputs
 from sequence_laws.subject import Subject
@@ -41,6 +42,7 @@ def subject_of(
     vocabulary: int | None = None,
     width: int | None = None,
     inputs: Tensor | None = None,
+    masks: Sequence[str] | None = None,
     build: Sequence[str] = (),
     make: Callable[[], nn.Module] | None = None,
 ) -> Subject:
@@ -71,9 +73,29 @@ def subject_of(
         raise ConfigError(f"{subject.name} reads {reads}, not {given}: leave out what it reads")
     if causal is not None:
         subject.causal, subject.assumed = causal, ""
+    if masks is not None:
+        claim_masks(subject, masks)
     if causal and subject.pools:
         raise subject.shape_error("one output a row, which cannot be causal")
     return subject
+
+
+def claim_masks(subject: Subject, masks: Sequence[str]) -> None:
+    """Let a subject be judged for padding on some sides alone, or, by ("none",), for none.
+
+    Raises:
+        ConfigError: there is no such side, or it takes no mask.
+    """
+    sides = tuple(side for side in SIDES if side in masks)
+    if len(sides) != len(set(masks) - {"none"}) or bool(sides) == ("none" in masks):
+        raise ConfigError(f"masks are some of {', '.join(SIDES)}, or none alone: not {masks}")
+    if missing := [side for side in sides if side not in subject.masks]:
+        raise ConfigError(
+            f"{subject.name} takes no padding ({', '.join(missing)}): {subject.unmasked}"
+        )
+    subject.masks = sides
+    if not sides:
+        subject.unmasked, subject.untried = "it claims to take no mask", ""
 
 
 def inputs_like(batch: Tensor) -> Inputs:
