@@ -313,3 +313,37 @@ def test_the_program_of_dead_weights_names_them():
     [broken] = check(model, laws=["gradients"])
     assert broken.detail == "2 of 5 parameters get no gradient: inner.weight and inner.bias"
     assert printed(broken, model) == ["['inner.weight', 'inner.bias']"]
+
+
+class Masked(nn.Module):
+    """Attention that hides by -inf, or by a number; ``pools`` for one output a row."""
+
+    def __init__(self, hidden: float, pools: bool) -> None:
+        super().__init__()
+        self.hidden, self.pools = hidden, pools
+        self.embed, self.qkv = nn.Embedding(16, 4), nn.Linear(4, 12)
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        q, k, v = self.qkv(self.embed(x)).chunk(3, -1)
+        scores = q @ k.mT
+        if mask is not None:
+            scores = scores.masked_fill(~mask[:, None], self.hidden)
+        h = scores.softmax(-1) @ v
+        if not self.pools:
+            return h
+        real = torch.ones_like(x) if mask is None else mask.long()
+        return (h * real[..., None]).sum(1) / real.sum(1, keepdim=True).clamp(min=1)
+
+
+@pytest.mark.parametrize("pools", [False, True])
+def test_gradients_beside_a_row_of_nothing_but_padding_are_said(pools: bool) -> None:
+    torch.manual_seed(0)
+    for hidden, words in (
+        (-1e30, "finite behind padding (right, left, holes), finite beside a row of nothing"),
+        (-torch.inf, "not finite beside a row of nothing but padding, which no loss reads (embed"),
+    ):
+        [one] = check(
+            Masked(hidden, pools), laws=["gradients"], causal=False if not pools else None
+        )
+        assert one.status == "held", one
+        assert words in one.detail

@@ -127,6 +127,7 @@ def same(subject: Subject) -> str:
     exact = gradient(subject, x, padding_mask)
     require_finite(subject, exact, x, padding_mask, "")
     found += [f"finite behind padding ({', '.join(sides)})"] * bool(sides)
+    found += [beside_nothing(subject, length)]
     model = subject.copy(torch.float32)
     single = gradient(subject, x, padding_mask, model)
     require_digits(subject, model, exact, single, x, padding_mask)
@@ -150,7 +151,25 @@ def same(subject: Subject) -> str:
                 ),
             )  # fmt: skip
         found.append(f"equal with {way}")
-    return ", ".join(found)
+    return ", ".join(filter(None, found))
+
+
+def beside_nothing(subject: Subject, length: int) -> str:
+    """What is said where a row is nothing but padding, and no loss reads it: attention that is not
+    finite there passes NaN to all weights. It is no failure, since torch's own layer does that."""
+    if {*subject.masks} <= {"holes"}:
+        return ""
+    padding_mask = torch.ones(2, length, dtype=torch.bool)
+    padding_mask[1] = False
+    try:
+        given = gradient(subject, subject.inputs.draw(2, length), padding_mask)
+    except FAILURES:  # as the law of padding says
+        return ""
+    wrong = [name for name, g in given.items() if not g.isfinite().all()]
+    if not wrong:
+        return "finite beside a row of nothing but padding"
+    names = join_names(wrong)
+    return f"not finite beside a row of nothing but padding, which no loss reads ({names})"
 
 
 def gradient(
@@ -161,7 +180,8 @@ def gradient(
     with subject.exactly() if single is None else contextlib.nullcontext():
         wide = x if single is not None else subject.widened(x)
         y = subject.run(model, wide, padding_mask)
-        y = y if padding_mask is None or subject.pools else y[padding_mask]
+        if padding_mask is not None:  # nothing is expected of a row that is padding alone
+            y = y[padding_mask.any(1) if subject.pools else padding_mask]
     named = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
     loss = (y * y.detach().cos()).sum()
     every = torch.autograd.grad(loss, [*named.values()], allow_unused=True)
