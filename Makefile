@@ -73,6 +73,7 @@ docs: $(DEV)
 
 # the site in docs/_build/site, without a network; its notebooks and gallery are run
 docs-site: $(DEV)
+	for board in $(wildcard docs/board/*/); do $(BIN)/sequence-laws board --out $$board || exit 1; done
 	cd docs && OMP_NUM_THREADS=1 $(abspath $(BIN))/sphinx-build -W --keep-going -b html . _build/site
 
 # wheels and source archives of both distributions, as they would be published

@@ -1,4 +1,5 @@
-"""Cost: operations, bytes and seconds against length, as an exponent with its interval."""
+"""Cost: operations and bytes against length, as an exponent; of a deep look seconds, too, with
+their interval."""
 
 import math
 import statistics
@@ -41,8 +42,8 @@ class _Bytes(Operations):
 
 
 def cost(subject: Subject, claim: float | None = None) -> str:
-    """Exponents of operations, bytes and seconds of one pass between the two longest lengths; of a
-    subject with `claims` of operations and bytes of a pass with its gradients.
+    """Exponents of operations and bytes of one pass, and in a deep look of its seconds, between the
+    two longest lengths; of a subject with `claims` those of a pass with its gradients.
 
     Args:
         claim: the exponent that operations and bytes must not exceed.
@@ -63,7 +64,7 @@ def cost(subject: Subject, claim: float | None = None) -> str:
     counted = dict(zip(COUNTED, zip(*counts, strict=True), strict=True))
     found = {what: exponent(last, values) for what, values in counted.items() if all(values)}
     words = [f"{what} L^{value:.2f}" for what, value in found.items()]
-    if not subject.claims:
+    if subject.depth == "deep" and not subject.claims:
         low, middle, high = timed(subject, model, last)
         words.append(f"seconds L^{middle:.1f} (quartiles {low:.1f} to {high:.1f})")
     detail = f"{', '.join(words)} from {last[0]} to {last[1]}"

@@ -46,10 +46,12 @@ def streaming(subject: Subject) -> str:
 
 
 def splits(length: int) -> list[Cuts]:
-    """Ends of pieces: one input at a time, two pieces, uneven ones, and a long one first."""
+    """Ends of pieces: one input at a time (of a longer text the first of them, and those around
+    sizes that rings and blocks have), two pieces, uneven ones, and a long one first."""
     half, third = length // 2, max(1, length // 3)
+    near = {*range(9), *(n for size in (16, 32, 64) for n in (size - 1, size, size + 1))}
     return [
-        tuple(range(length + 1)),
+        tuple(sorted({n for n in near if n < length} | {length})),
         (0, half, length),
         (0, 1, third + 1, length - 1, length),
         (0, length - 1, length),
@@ -86,7 +88,7 @@ def pieces(subject: Subject, length: int, every: Sequence[Cuts], how: str = "") 
                 subject.inputs.code(2, length),
                 *subject.feed_code(),
                 "cache, pieces = None, []",
-                f"cuts = {'range(' + str(length + 1) + ')' if len(cuts) > length else cuts}",
+                f"cuts = {f'range({length + 1})' if len(cuts) > length else cuts}",
                 "for start, end in zip(cuts, cuts[1:]):",
                 "    y, cache = feed(x[:, start:end], cache)",
                 "    pieces.append(y)",

@@ -314,9 +314,10 @@ class Subject(Call):
                 raise Inapplicable(
                     "its outputs are not finite: see the law of numbers", "undecided"
                 )
-            again = [self.exact(x, padding_mask, training=training) for _ in range(2)]
-            y = again[0]  # the first pass of some builds what they pass through
-            if not torch.equal(*again):
+            again = self.exact(x, padding_mask, training=training)
+            if not torch.equal(y, again):  # the first pass of some builds what they pass through
+                y, again = again, self.exact(x, padding_mask, training=training)
+            if not torch.equal(y, again):
                 raise Inapplicable("outputs differ from run to run: see determinism", "undecided")
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
