@@ -352,3 +352,22 @@ def test_a_plain_call_breaks_what_the_right_one_keeps(kind, law, words):
     if words:
         printed = subprocess.run([sys.executable, "-c", one.reproduction], capture_output=True)
         assert float(re.search(rb"tensor\(([\d.e-]+)", printed.stdout)[1]) > 1e-3, printed.stderr
+
+
+def test_states_that_stand_before_the_inputs_are_no_context() -> None:
+    subject = hugging_face("MusicgenMelodyForCausalLM")
+    assert "encoder_hidden_states" in subject.words
+    assert not subject.with_contexts
+
+
+@pytest.mark.parametrize("name", ["DoryForCausalLM", "Inkling2LoopForCausalLM"])
+def test_a_small_loop_has_all_parts(name: str) -> None:
+    """Layers that are given by their places fall away where there are fewer of them."""
+    import transformers
+
+    if not hasattr(transformers, name):
+        pytest.skip(f"this transformers has no {name}")
+    from sequence_laws.judging import judge
+
+    [found] = judge(hugging_face(name), ["gradients"])
+    assert found.status == "held", found

@@ -59,6 +59,7 @@ SIZES: tuple[tuple[str, int | str], ...] = (
     (r"^indexer_compress_ratio$", 2),
     (r"^(qk|v)_channels$", 32),
     (r"^num_codebooks$", 1),
+    (r"^n_layers_per_attn_res_block$", 1),
 )
 """what the name of a setting says -> its small size, or which of the model's sizes it is; the first
 that fits"""
@@ -96,6 +97,13 @@ KINDS: dict[str, dict[str, Any]] = {
         "layer_types": ["linear_attention", "full_attention"],
     },
     "hunyuan_v1_moe": {"num_experts": 4, "moe_topk": 2},
+    "inkling2_loop_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["hybrid_sliding", "hybrid"] * 2,
+        "loop_layer_index_start": 1,
+        "loop_layer_index_end": 3,
+        "loop_num_passes": 2,
+    },
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "longcat_flash": {"qk_nope_head_dim": 4, "qk_rope_head_dim": 4, "head_dim": 4},

@@ -17,7 +17,9 @@ from torch import Tensor, nn
 from sequence_laws.adapters.continued import Continued
 from sequence_laws.adapters.plain import loss_in
 from sequence_laws.calls import PlainCall
+from sequence_laws.errors import ShapeError
 from sequence_laws.extras import extra_module
+from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import Inputs, first
 from sequence_laws.rounding import doubled
 from sequence_laws.subject import Subject
@@ -212,6 +214,12 @@ class PreTrained(Continued):
             "                     'encoder_attention_mask': real.expand(n, -1)}",
         )
         other = self.otherwise(model=model.eval(), states=states, build=build, make=None)
+        try:
+            other.exact(self.inputs.draw(1, self.usual()))
+        except ShapeError:  # they stand before the inputs, and are no context
+            return
+        except FAILURES:  # which is a law's
+            pass
         yield "with the states of an encoder", other
 
     def encodings(self) -> Iterator[tuple[str, Self]]:
