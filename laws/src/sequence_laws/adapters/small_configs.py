@@ -82,6 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "dots1": {"n_shared_experts": 1},
     "falcon_h1": {"mamba_d_ssm": 64, "mamba_n_heads": 8, "mamba_d_head": 8},
+    "funnel": {"block_sizes": [1, 1, 1], "d_head": 8, "d_inner": 64},
     "gemma3n_text": {
         "num_hidden_layers": 4,
         "num_kv_shared_layers": 2,
