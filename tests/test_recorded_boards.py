@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from sequence_laws.board import cause_of, read
 from sequence_laws.pages import lines, markdown
 from sequence_laws.verdict import BROKEN
