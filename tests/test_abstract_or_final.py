@@ -16,10 +16,14 @@ import sequence_laws
 OURS = ("everyformer.", "sequence_laws.")
 ANSWERED = {
     ("Call", "call"): "with inputs alone; adapters know what else there is",
+    ("Call", "given"): "likewise",
     ("Call", "packed"): "likewise",
     ("Call", "packed_code"): "likewise",
     ("Subject", "variants"): "one way; transformers has several",
-    **dict.fromkeys([("Subject", "contexts"), ("Subject", "encodings")], "none; some read more"),
+    **dict.fromkeys(
+        [("Subject", word) for word in ("contexts", "encodings", "flexible")],
+        "none; some read more",
+    ),
     ("Call", "plain_calls"): "a mask of ones; those of transformers have words of their own",
     ("Operator", "forward"): "outputs alone; of one with a state also that",
     **dict.fromkeys(

@@ -180,7 +180,7 @@ class Remembers(Masked):
 
 LOOKS = (
     Look(
-        "streaming", "pieces at the longest length", Ring, "output 41 is off",
+        "streaming", "pieces at the longest length", Ring, "output 63 is off",
         both(
             lambda patch: patch.setattr(streaming, "LONG", 65),
             lambda patch: patch.setattr(Subject, "lengths", lambda *_: [5, 33]),

@@ -27,8 +27,6 @@ class PlainCall(NamedTuple):
     """laws that are tried with it whatever its outputs are; others are where these differ"""
 
 
-SIDES = ("right", "left", "holes")
-"""where padding may stand"""
 CACHES, LABELS = ("cache", "state"), ("labels", "targets")
 MASKS = (
     "mask",

@@ -9,10 +9,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sequence_laws.calls import SIDES
 from sequence_laws.errors import ConfigError, LawsError
 from sequence_laws.formats import FORMATS, line
-from sequence_laws.names import is_group
+from sequence_laws.names import SIDES, is_group
 from sequence_laws.verdict import BROKEN, JUDGED, LawResult
 
 EXAMPLES = """examples:

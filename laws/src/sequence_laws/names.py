@@ -1,7 +1,9 @@
-"""Names of models that are no members, recognised without importing anything."""
+"""Names that are known without importing anything: of models that are no members, of padding."""
 
 GROUPS = (":all", ":causal", ":encoders")
 """ends of names of many models of a library"""
+SIDES = ("right", "left", "holes")
+"""where padding may stand"""
 
 
 def is_group(name: str) -> bool:

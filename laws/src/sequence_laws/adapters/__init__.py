@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from sequence_laws.adapters.plain import plain
 from sequence_laws.adapters.torch_layers import encoder, recurrent
 from sequence_laws.adapters.transformers import pretrained
-from sequence_laws.calls import SIDES
 from sequence_laws.errors import ConfigError
 from sequence_laws.inputs import Inputs
+from sequence_laws.names import SIDES
 from sequence_laws.subject import Subject
 
 ADAPTERS: tuple[Callable[..., Subject | None], ...] = (
