@@ -226,7 +226,8 @@ class Subject(Call):
 
     def exactly(self) -> AbstractContextManager[None]:
         """Within it the model computes in `wide` alone, whatever it asks for."""
-        return doubled() if self.wide is torch.float64 else contextlib.nullcontext()
+        widens = self.doubles and self.wide is torch.float64
+        return doubled() if widens else contextlib.nullcontext()
 
     def widened(self, x: Tensor) -> Tensor:
         """Features in `wide`, tokens as they are."""
