@@ -15,7 +15,7 @@ extensions = [
 ]
 html_theme, html_title = "furo", "everyformer"
 html_static_path, html_css_files = ["style"], ["site.css"]
-html_extra_path = ["board"]  # the pages of boards are no documents
+html_extra_path = ["_build/boards"]  # pages that are no documents
 exclude_patterns = ["_build", "gallery", "gallery-drawn/**.ipynb", "**sg_execution_times.rst"]
 suppress_warnings = ["myst.header", "config.cache", "toc.not_included"]
 myst_heading_anchors = 3
