@@ -1,5 +1,7 @@
 """A causal model with a mask and a cache, and the ways to get it wrong, each by one word."""
 
+import time
+
 import torch
 from torch import Tensor, nn
 
@@ -18,6 +20,8 @@ class Right(nn.Module):
         self.unused = nn.Linear(2, 2) if wrong == "a layer that nothing uses" else nn.Identity()
         self.many = [nn.Linear(WIDTH, WIDTH)] if wrong == "layers in a list" else []
         self.plain = torch.randn(WIDTH) if wrong == "a weight that is no parameter" else None
+        kept = torch.randn(WIDTH) if wrong == "a buffer that is not saved" else None
+        self.register_buffer("kept", kept, persistent=False)
         self.calls = 0
 
     def forward(
@@ -44,16 +48,24 @@ class Right(nn.Module):
             h = self.embed(x) + torch.sin((seen - start)[:, None] / 7 + torch.arange(WIDTH)).to(h)
         if self.wrong == "a mean over the batch":
             h = h - h.mean(0, keepdim=True)
+        if self.wrong == "the first row read by all":
+            h = h + h[:1]
         if self.wrong == "the number of rows":
             h = h * len(x)
         if self.wrong == "tokens in the order of their scores":
             h = h + self.embed(x.sort(-1).values) * 0.1
         if self.wrong == "one token squeezed":
             h = h if x.shape[1] > 1 else h.squeeze(1)[:, :, None]
+        if self.wrong == "pairs of tokens":
+            h = h.unflatten(1, (-1, 2) if x.shape[1] % 2 == 0 else (x.shape[1] // 2, 2)).flatten(
+                1, 2
+            )
         if self.wrong == "a table that ends" and seen.max() > 40:
             raise IndexError("index out of range in self")
         if self.wrong == "a call counted":
             h = h + 0.01 * self.calls
+        if self.wrong == "the time of day":
+            h = h + 0.01 * time.perf_counter()
         if self.wrong == "noise of the process":
             h = h + 0.01 * torch.rand(1, generator=torch.Generator().manual_seed(self.calls))
         after = []
@@ -66,8 +78,12 @@ class Right(nn.Module):
             h = h + extra.to(h)(h)
         if self.plain is not None:
             h = h * self.plain.to(h)
+        if self.kept is not None:
+            h = h * self.kept
         if self.wrong == "detached":
             h = h.detach()
+        if self.wrong == "a root at zero":
+            h = h + (h - h.detach()).abs().sqrt()
         if self.wrong == "compiled otherwise" and torch.compiler.is_compiling():
             h = 2 * h
         if self.wrong == "dropped when compiled" and torch.compiler.is_compiling():
@@ -154,7 +170,8 @@ class Layer(nn.Module):
             of_queries = self.wrong == "mask of queries, not keys"
             seen = seen & (mask[:, :, None] if of_queries else mask[:, None, :])
         if documents is not None:
-            seen = seen & (documents[:, :, None] == documents[:, None, :])
+            before = documents[:, :, None] - documents[:, None, :]
+            seen = seen & (before.abs() <= (self.wrong == "the document before it too"))
         scores = (q @ k.mT / WIDTH**0.5).masked_fill(~seen, -1e30)
         if self.wrong == "scores without their maximum":
             weights = scores.exp()

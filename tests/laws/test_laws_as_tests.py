@@ -74,7 +74,9 @@ def test_the_fixture_fails_with_the_evidence_and_leaves_out_what_is_exempt(tmp_p
     assert "torch.__trace" not in done.stdout
     assert "Traceback" not in done.stdout
     # as far as the next heading: what follows the last one, warnings perhaps, is not of the failure
-    failures = re.split("^_+ test_", re.split("^=+ ", done.stdout, flags=re.MULTILINE)[2], flags=re.MULTILINE)[1:]
+    failures = re.split(
+        "^_+ test_", re.split("^=+ ", done.stdout, flags=re.MULTILINE)[2], flags=re.MULTILINE
+    )[1:]
     assert [len(one.splitlines()) <= 40 for one in failures] == [True] * 4, done.stdout
 
 

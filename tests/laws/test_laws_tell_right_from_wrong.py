@@ -1,6 +1,7 @@
 """Laws for models of anyone: a right one keeps all, each wrong one is caught by exactly its law."""
 
 import functools
+from collections import Counter
 
 import pytest
 import torch
@@ -28,19 +29,25 @@ WRONG = [
     ("padding", Right, "a mean of means"),
     ("packing", Right, "places that go on"),
     ("packing", Right, "documents of the first layer"),
+    ("packing", Right, "the document before it too"),
     ("batch", Bare, "a mean over the batch"),
     ("batch", Bare, "the number of rows"),
+    ("batch", Bare, "the first row read by all"),
     ("lengths", Bare, "one token squeezed"),
     ("lengths", Bare, "a table that ends"),
+    ("lengths", Bare, "pairs of tokens"),
     ("numbers", Right, "too large for half"),
     ("numbers", Right, "no digit in half"),
     ("numbers", Right, "places in half"),
     ("gradients", Right, "a layer that nothing uses"),
     ("gradients", Right, "detached"),
+    ("gradients", Right, "a root at zero"),
     ("determinism", Right, "a call counted"),
     ("determinism", Right, "noise of the process"),
+    ("determinism", Right, "the time of day"),
     ("saving", Right, "layers in a list"),
     ("saving", Right, "a weight that is no parameter"),
+    ("saving", Right, "a buffer that is not saved"),
     ("compiles", Right, "compiled otherwise"),
     ("compiles", Right, "dropped when compiled"),
     ("compiles", Right, "compiled otherwise with a mask"),
@@ -48,6 +55,9 @@ WRONG = [
     ("agreement", Right, "another path without gradients"),
     ("agreement", Right, "gradients with a mask"),
 ]
+assert min(Counter(law for law, *_ in WRONG).values()) >= 3, (
+    "each law has three that it alone finds"
+)
 FAST = tuple(law for law in LAWS if law not in ("compiles", "cost"))
 
 
