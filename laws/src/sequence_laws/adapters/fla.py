@@ -15,6 +15,7 @@ from sequence_laws.subject import Subject
 WIDTH, HEADS = 32, 2
 HEADS_OF_KEYS = {"num_kv_heads": HEADS, "num_key_value_heads": HEADS}
 SIZES = {"hidden_size": 64, "d_model": 64, "num_heads": HEADS, "head_dim": 32, **HEADS_OF_KEYS}
+SIZES |= {"expand_ratio": 32, "expand": 1}
 """of a layer, those that it takes"""
 HEADS_FIRST = ("delta_rule", "retention", "based", "rebased")
 """operators of (B, H, L, d); others are of (B, L, H, d)"""
@@ -52,6 +53,7 @@ class Operator(nn.Module):
         parameters = inspect.signature(self.operator).parameters
         self.takes = {word: p.default is p.empty for word, p in parameters.items()}
         """words, and whether they must be given"""
+        self.blocks = {word: 8 for word in ("BM", "BN") if word in parameters}
         self.heads_first, self.channels = home in HEADS_FIRST, home == "kda"
         self.all = nn.ModuleDict({w: nn.Linear(WIDTH, WIDTH) for w in "qkv"})
         for gate in ("g", "gk", "beta"):
@@ -75,7 +77,7 @@ class Operator(nn.Module):
                 y = nn.functional.normalize(y, dim=-1)
             y = y.squeeze(-1) if layer.out_features == HEADS else y
             given[word] = y.transpose(1, 2) if self.heads_first else y
-        made = self.operator(**given, **state)
+        made = self.operator(**given, **self.blocks, **state)
         y, after = made if isinstance(made, tuple) else (made, None)
         return (y.transpose(1, 2) if self.heads_first else y).flatten(2), after
 
