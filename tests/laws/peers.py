@@ -1,8 +1,10 @@
 """Models of other libraries, small, each made by a function without arguments."""
 
+import torch
 from torch import nn
 
 from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.masks import KEEP
 from sequence_laws.subject import Subject
 
 PACKAGES = (
@@ -18,6 +20,13 @@ PACKAGES = (
 VOCABULARY, WIDTH, LONGEST = 32, 32, 64
 
 
+def masked(model: nn.Module, name: str, word: str) -> Subject:
+    """Of a model whose mask is one of ``**kwargs``, where no name tells of it."""
+    subject = subject_of(model, name, vocabulary=VOCABULARY)
+    subject.masking = (word, KEEP)
+    return subject
+
+
 def x_transformers() -> nn.Module:
     from x_transformers import Decoder, TransformerWrapper
 
@@ -25,25 +34,29 @@ def x_transformers() -> nn.Module:
     return TransformerWrapper(num_tokens=VOCABULARY, max_seq_len=LONGEST, attn_layers=layers)
 
 
-def performer() -> nn.Module:
+def performer() -> Subject:
     from performer_pytorch import PerformerLM
 
     sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
-    return PerformerLM(**sizes, heads=4, dim_head=8, causal=True, nb_features=16)
+    model = PerformerLM(**sizes, heads=4, dim_head=8, causal=True, nb_features=16)
+    return masked(model, "performer", "mask")
 
 
-def routing() -> nn.Module:
+def routing() -> Subject:
     from routing_transformer import RoutingTransformerLM
 
     sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
-    return RoutingTransformerLM(**sizes, heads=4, window_size=16, causal=True)
+    model = RoutingTransformerLM(**sizes, heads=4, window_size=16, causal=True)
+    model(torch.randint(VOCABULARY, (2, LONGEST)))  # of a first text clusters are drawn
+    return masked(model, "routing", "input_mask")
 
 
-def sinkhorn() -> nn.Module:
+def sinkhorn() -> Subject:
     from sinkhorn_transformer import SinkhornTransformerLM
 
     sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
-    return SinkhornTransformerLM(**sizes, heads=4, bucket_size=8, causal=True)
+    model = SinkhornTransformerLM(**sizes, heads=4, bucket_size=8, causal=True)
+    return masked(model, "sinkhorn", "input_mask")
 
 
 def linformer() -> Subject:
@@ -54,11 +67,12 @@ def linformer() -> Subject:
     return subject_of(model, "linformer", causal=False, vocabulary=VOCABULARY)
 
 
-def reformer() -> nn.Module:
+def reformer() -> Subject:
     from reformer_pytorch import ReformerLM
 
     sizes = {"num_tokens": VOCABULARY, "max_seq_len": LONGEST, "dim": WIDTH, "depth": 2}
-    return ReformerLM(**sizes, heads=4, bucket_size=8, n_hashes=2, causal=True)
+    model = ReformerLM(**sizes, heads=4, bucket_size=8, n_hashes=2, causal=True)
+    return masked(model, "reformer", "input_mask")
 
 
 def local_attention() -> nn.Module:

@@ -64,6 +64,29 @@ def test_a_table_that_is_made_anew_in_float64_is_no_difference() -> None:
     assert torch.equal(subject.copy().features, model.features.double())
 
 
+class Hashes(Base):
+    """Projections are drawn at each call, in the dtype of what they project: others in each."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.embed(x)
+        signs = torch.sign(h @ torch.randn(4, 64, dtype=h.dtype))
+        return self.head(h + signs.unflatten(-1, (4, 16)).mean(-1))
+
+
+def test_random_numbers_that_are_others_in_each_dtype_lose_no_digits() -> None:
+    [found] = check(Hashes(), laws=("numbers",))
+    assert found.status == "held", found.detail
+
+    class Halves(Base):
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.embed(x)
+            rounded = h if h.dtype is torch.float64 else h.bfloat16().to(h)
+            return self.head(rounded.cumsum(1))
+
+    [found] = check(Halves(), laws=("numbers",))
+    assert found.status == "failed"
+
+
 class Multiples(Base):
     """It learns from texts of multiples of 8 alone."""
 

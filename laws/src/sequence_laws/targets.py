@@ -99,7 +99,8 @@ def _made(name: str, sizes: Mapping[str, int] | None, **known: Any) -> Subject:
     importable = Path(module).stem if in_file else module
     build = [f"from {importable} import {attribute}", f"model = {attribute}{call}"]
     if in_file:
-        build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).resolve().parent)!r})")
+        # as it was given: a program of a board is of no machine
+        build.insert(0, f"import sys; sys.path.insert(0, {str(Path(module).parent)!r})")
     if isinstance(model, Subject):
         subject = subject_of(model, attribute, **known)
         if subject.build == YOURS:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sequence_laws.adapters.masks import KEEP
@@ -11,8 +12,8 @@ from sequence_laws.calls import PlainCall
 from sequence_laws.inputs import Inputs
 from sequence_laws.libraries import Library, written
 
-VOCABULARY = 64
-SIZES = "dim=32, depth=2, heads=2, attn_dim_head=32"
+VOCABULARY, WIDTH = 64, 32
+SIZES = f"dim={WIDTH}, depth=2, heads=2, attn_dim_head=32"
 LAYERS = {
     "decoder": "Decoder({})",
     "decoder rotary": "Decoder({}, rotary_pos_emb=True)",
@@ -94,13 +95,11 @@ class XTransformer(Plain):
         ]
 
     def _context(self, model: nn.Module, x: Tensor) -> dict[str, Tensor]:
-        if not self.context:
-            return {}
-        table = model.get_parameter("token_emb.emb.weight")
-        return {"context": table[:5].detach().expand(len(x), -1, -1)}
+        table = torch.eye(5, WIDTH).to(next(model.parameters()))
+        return {"context": table.expand(len(x), -1, -1)} if self.context else {}
 
     def _context_code(self, x: str) -> str:
-        table = "model.token_emb.emb.weight[:5].detach()"
+        table = f"torch.eye(5, {WIDTH}).to(next(model.parameters()))"
         return f", context={table}.expand(len({x}), -1, -1)" if self.context else ""
 
 
