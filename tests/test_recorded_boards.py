@@ -21,7 +21,7 @@ def test_each_failure_of_a_recorded_board_has_a_cause(name: str) -> None:
         (one["library"], one["model"], law)
         for one in board["models"]
         for law, cell in one["cells"].items()
-        if cell["status"] in BROKEN and cause_of(board, one["library"], one["model"], law) is None
+        if cell["status"] in BROKEN and cause_of(board, one, law) is None
     ]
     assert not unknown
     assert (BOARDS / name / "board.json").read_text() == lines(board)

@@ -277,8 +277,8 @@ def read(path: Path) -> dict[str, Any]:
 def causes(folder: Path) -> list[dict[str, Any]]:
     """What somebody found out by looking: ``causes.toml`` of the folder, or of the one around it
     for several boards: a list ``cause`` of tables with ``cells`` (library/model/law, with * and ?),
-    ``text``, ``place`` (file and line), ``mended`` (whether the law held when that place was
-    changed) and ``design`` (whether it is meant so).
+    ``says`` (what stands in their details), ``text``, ``place`` (file and line), ``mended``
+    (whether the law held when that place was changed) and ``design`` (whether it is meant so).
 
     Raises:
         ConfigError: it is written otherwise.
@@ -287,7 +287,7 @@ def causes(folder: Path) -> list[dict[str, Any]]:
     file = next(filter(Path.exists, both), None)
     if file is None:
         return []
-    words = {"cells": list, "text": str, "place": str, "mended": bool, "design": bool}
+    words = {"cells": list, "says": str, "text": str, "place": str, "mended": bool, "design": bool}
     try:
         found: list[dict[str, Any]] = tomllib.loads(file.read_text(encoding="utf-8"))["cause"]
         for one in found:
@@ -300,9 +300,11 @@ def causes(folder: Path) -> list[dict[str, Any]]:
     return found
 
 
-def cause_of(board: dict[str, Any], library: str, model: str, law: str) -> dict[str, Any] | None:
-    """What is known of a cell that fails, if somebody looked."""
-    name = f"{library}/{model}/{law}"
-    return next(
-        (c for c in board["causes"] if any(fnmatch.fnmatchcase(name, p) for p in c["cells"])), None
-    )
+def cause_of(board: dict[str, Any], one: dict[str, Any], law: str) -> dict[str, Any] | None:
+    """What is known of a model's cell that fails, if somebody looked."""
+    name, detail = f"{one['library']}/{one['model']}/{law}", one["cells"][law]["detail"]
+    for cause in board["causes"]:
+        named = any(fnmatch.fnmatchcase(name, cells) for cells in cause["cells"])
+        if named and cause.get("says", "") in detail:
+            return cause
+    return None

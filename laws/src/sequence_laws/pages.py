@@ -43,7 +43,7 @@ def page(board: dict[str, Any]) -> str:
     for one in board["models"]:
         for law, cell in one["cells"].items():
             if cell["status"] in BROKEN:
-                cell["cause"] = cause_of(board, one["library"], one["model"], law)
+                cell["cause"] = cause_of(board, one, law)
     data = json.dumps({**board, "words": WORDS, "causes": []}, sort_keys=True)
     return template.replace("BOARD", data.replace("<", "\\u003c"))
 
@@ -83,7 +83,7 @@ def _broken(board: dict[str, Any]) -> Iterator[str]:
                 continue
             by = "" if cell["status"] == "failed" else " (as called by default)"
             line = f"- {one['library']}, {one['model']}, {law}{by}: {_plain(cell['detail'])}"
-            cause = cause_of(board, one["library"], one["model"], law)
+            cause = cause_of(board, one, law)
             (alone if cause is None else found[board["causes"].index(cause)]).append(line)
     yield from ("", f"## Broken ({len(alone) + sum(map(len, found))})")
     for cause, failing in zip(board["causes"], found, strict=True):
