@@ -403,6 +403,11 @@ def test_two_boards_are_compared(tmp_path: Path, capsys: pytest.CaptureFixture) 
 
 CAUSES = """
 [[cause]]
+cells = ["hf/Same/*"]
+says = "thus"
+text = "of other words"
+
+[[cause]]
 cells = ["hf/Def*/causality", "hf/Same/*"]
 text = "a mask that </script> cuts"
 place = "modeling_x.py:12"
@@ -424,7 +429,8 @@ def test_pages_show_each_cell_and_each_cause(tmp_path: Path) -> None:
     tmp_path.mkdir()
     (around / "causes.toml").write_text(CAUSES)  # of all boards that are there
     (tmp_path / "board.json").write_text(json.dumps(board_of(OLD)))
-    found = {**board_of(OLD), "causes": boards.causes(tmp_path)}
+    found = boards.read(tmp_path)
+    assert "of another library's board" not in str(found["causes"])
     text = markdown(found)
     assert "- hf: 4 of 4 models made; transformers 5.24.0; 2026-11-29" in text
     assert "| hf | causality | 2 | 1 | 1 |  |  |  |  |" in text
@@ -434,7 +440,8 @@ def test_pages_show_each_cell_and_each_cause(tmp_path: Path) -> None:
     assert text.index("- hf, Default, causality (as called by default): so") > first
     assert text.index("- hf, Gone, batch: so") > text.index("### Not looked at by anybody") > first
     assert text.endswith(
-        "## Causes of what is not broken\n\n- hf/Other/batch: it was seen before\n"
+        "## Causes of what is not broken\n\n- hf/Same/*: of other words\n"
+        "- hf/Other/batch: it was seen before\n"
     )
     html = page(found)
     data = re.search('id="board">(.*?)</script>', html, re.DOTALL)

@@ -256,7 +256,7 @@ def read(path: Path) -> dict[str, Any]:
     files = [file for file in path.glob("*/*.json") if not file.name.startswith(".")]
     if not files:
         known = read_json(path / "board.json" if path.is_dir() else path)
-        return {**known, "causes": causes(path) or known["causes"]}
+        return {**known, "causes": causes(path, known["models"]) or known["causes"]}
     from sequence_laws.judging import LAWS
 
     entries = sorted((Entry.read(file) for file in files), key=lambda e: (e.library, e.model))
@@ -271,14 +271,15 @@ def read(path: Path) -> dict[str, Any]:
         one = dataclasses.asdict(entry)
         one["cells"] = {law: entry.cells.get(law, absent) for law in laws}
         models.append({k: v for k, v in one.items() if k not in ("board", "trying", "source")})
-    return {"board": VERSION, "laws": laws, "models": models, "causes": causes(path)}
+    return {"board": VERSION, "laws": laws, "models": models, "causes": causes(path, models)}
 
 
-def causes(folder: Path) -> list[dict[str, Any]]:
-    """What somebody found out by looking: ``causes.toml`` of the folder, or of the one around it
-    for several boards: a list ``cause`` of tables with ``cells`` (library/model/law, with * and ?),
-    ``says`` (what stands in their details), ``text``, ``place`` (file and line), ``mended``
-    (whether the law held when that place was changed) and ``design`` (whether it is meant so).
+def causes(folder: Path, models: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What somebody found out by looking at libraries of models: ``causes.toml`` of the folder, or
+    of the one around it for several boards: a list ``cause`` of tables with ``cells``
+    (library/model/law, with * and ?), ``says`` (what stands in their details), ``text``, ``place``
+    (file and line), ``mended`` (whether the law held when that place was changed) and ``design``
+    (whether it is meant so).
 
     Raises:
         ConfigError: it is written otherwise.
@@ -297,7 +298,8 @@ def causes(folder: Path) -> list[dict[str, Any]]:
                 raise ValueError(f"{one}: expected {', '.join(words)}")
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"'{file}' is no list of causes: {error}") from error
-    return found
+    here = {one["library"] for one in models}
+    return [one for one in found if any(cell.partition("/")[0] in here for cell in one["cells"])]
 
 
 def cause_of(board: dict[str, Any], one: dict[str, Any], law: str) -> dict[str, Any] | None:

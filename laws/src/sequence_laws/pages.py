@@ -91,9 +91,7 @@ def _broken(board: dict[str, Any]) -> Iterator[str]:
             yield from ("", f"### {_plain(said(cause))}", "", *failing)
     if alone:
         yield from ("", "### Not looked at by anybody", "", *alone)
-    here = {one["library"] for one in board["models"]}
-    unused = [c for c, failing in zip(board["causes"], found, strict=True) if not failing]
-    if unused := [c for c in unused if any(cell.partition("/")[0] in here for cell in c["cells"])]:
+    if unused := [c for c, failing in zip(board["causes"], found, strict=True) if not failing]:
         yield from ("", "## Causes of what is not broken", "")
         yield from (f"- {', '.join(c['cells'])}: {_plain(c['text'])}" for c in unused)
 
