@@ -52,6 +52,8 @@ class Call:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    refused: str = ""
+    """what it says of padding elsewhere, which it refuses"""
     mask_words: Sequence[str] = MASKS
     """by which a mask is taken"""
     untried: str = ""

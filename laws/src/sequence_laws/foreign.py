@@ -1,6 +1,7 @@
 """Code that is not ours, in plug-ins: where it failed, and how that is reported."""
 
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -15,6 +16,12 @@ FAILURES = (Exception, SystemExit)
 LONGEST = 300
 """letters of an error's text that are repeated"""
 OURS = ("sequence_laws", "everyformer")
+_CLASH = re.compile(
+    "same d(ata ?)?type|dtypes? match|type.* should be the same|dtype to be equal|mixed dtype"
+    r"|expected (scalar type )?\w+ but found \w+",
+    re.IGNORECASE,
+)
+"""what torch says of one operation that is given two dtypes"""
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")))
 _packages: set[str] = set()
 """installed packages that bring members, by their first names"""
@@ -37,6 +44,11 @@ def describe(error: BaseException) -> str:
     if isinstance(error, SystemExit):
         return f"{at}the program was ended (SystemExit: {error.code}), which no code here may do"
     return f"{at}{type(error).__name__}: {cut(str(error))}".rstrip(": ")
+
+
+def is_clash(error: BaseException) -> bool:
+    """Whether an operation was given numbers of two dtypes."""
+    return isinstance(error, RuntimeError) and _CLASH.search(str(error)) is not None
 
 
 def cut(text: str) -> str:
