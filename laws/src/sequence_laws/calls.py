@@ -74,6 +74,8 @@ class Call:
     """by which it takes labels"""
     loss_place: str = ".loss"
     """of the loss in what it gives for labels"""
+    mixed: bool = False
+    """whether its library keeps parts of it in float32 where the rest is in bfloat16"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
 

@@ -71,6 +71,17 @@ def place(error: BaseException) -> str | None:
     return foreign[-1] if foreign else None
 
 
+def their_lines(error: BaseException) -> list[str]:
+    """File and line of each step to an error in code that is neither ours nor torch's."""
+    others = (*OURS, "torch", "triton")
+    return [
+        f"{re.sub('.*(site|dist)-packages/', '', frame.f_code.co_filename)}, line {line}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in others
+        and not frame.f_code.co_filename.startswith("<")
+    ]
+
+
 def source(code: Callable[..., Any] | type) -> str:
     """File and line of a function or class."""
     try:

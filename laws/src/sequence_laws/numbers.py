@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from sequence_laws.behaviour import random
-from sequence_laws.foreign import describe, is_clash
+from sequence_laws.foreign import describe, is_clash, place, their_lines
 from sequence_laws.lost_digits import lost_digits
 from sequence_laws.rounding import computed
 from sequence_laws.subject import Subject
@@ -132,11 +132,12 @@ def digits(subject: Subject, kind: torch.dtype, length: int, before: int) -> flo
     try:
         with torch.no_grad():
             low = subject.run(subject.copy(kind), x.to(kind) if x.is_floating_point() else x)
-    except RuntimeError as error:  # an operation that this device lacks in this dtype
-        if not is_clash(error):
+    except RuntimeError as error:  # but for a clash, of what this device lacks in this dtype
+        if subject.mixed or not is_clash(error):
             return None
+        at = f" ({lines[-1]})" if (lines := their_lines(error)) and not place(error) else ""
         raise LawBroken(
-            "; ".join(filter(None, [f"in {name} it fails: {describe(error)}", left(subject)])),
+            "; ".join(filter(None, [f"in {name} it fails: {describe(error)}{at}", left(subject)])),
             subject.code(
                 subject.inputs.code(len(x), length),
                 f"model = model.to({kind})",
