@@ -52,7 +52,7 @@ def compiles(subject: Subject) -> str:
     real compiler, and by `torch.export` for any length; of a `strict` subject `one_graph`.
 
     Raises:
-        LawBroken: outputs differ from those without it.
+        LawBroken: outputs differ from those without it, or it is not compiled in parts either.
         Inapplicable: the model is no single graph: that is reported, with the reason.
     """
     subject.require_weights()
