@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from sequence_laws.errors import ShortError
+from sequence_laws.errors import OutputsError, ShortError
 from sequence_laws.foreign import FAILURES, cut, describe
 from sequence_laws.inputs import seed
 from sequence_laws.limits import beyond as beyond_limits
@@ -24,6 +24,7 @@ def lengths(subject: Subject) -> str:
 
     Raises:
         LawBroken: an error that says nothing, or an answer that is not right.
+        Inapplicable: positions beyond a limit repeat others: that is reported.
     """
     taken, longest = subject.lengths(), subject.max_length()
     if not taken:
@@ -41,6 +42,14 @@ def lengths(subject: Subject) -> str:
                 subject.code(
                     subject.inputs.code(1, length),
                     f"print({length} - {subject.call_code('x')}.shape[1])  # not 0",
+                ),
+            ) from error
+        except OutputsError as error:  # which is no word of the model's
+            raise LawBroken(
+                f"at length {length}: {error}",
+                subject.code(
+                    subject.inputs.code(1, length),
+                    f"print(tuple({subject.call_code('x')}.shape))  # not (1, {length}, ...)",
                 ),
             ) from error
         except Exception as error:  # whatever a model says of a length
@@ -64,7 +73,10 @@ def lengths(subject: Subject) -> str:
     some += " of those tried" * any(length > taken[-1] for length in refused)
     which = (f"{length}{' (its limit)' * (length == longest)}" for length in refused)
     some += f"; refuses {', '.join(which)} clearly" if refused else ""
-    return some + (beyond_limits(subject) if subject.doubles else "")
+    repeats = beyond_limits(subject) if subject.doubles else ""
+    if repeats:  # an answer that is neither right nor lost
+        raise Inapplicable(some + repeats, "reported")
+    return some
 
 
 def clear(error: Exception, length: int) -> bool:
@@ -144,16 +156,17 @@ def remembers(subject: Subject) -> str:
         x, model = subject.inputs.draw(2, length), subject.copy()
         with torch.no_grad(), subject.exactly():
             alone = subject.run(subject.copy(), subject.widened(x))
-            try:
+        try:
+            with torch.no_grad(), subject.exactly():
                 subject.run(model, subject.widened(subject.inputs.draw(2, before)))
                 y = subject.run(model, subject.widened(x))
-            except FAILURES as error:
-                what = f"fails after inputs of length {before}: {describe(error)}"
-            else:
-                off = float((y - alone).abs().max())
-                if torch.equal(y, alone) or off <= subject.bound(x):
-                    continue
-                what = f"are off by {off:.2g} after inputs of length {before}"
+        except FAILURES as error:
+            what = f"fails after inputs of length {before}: {describe(error)}"
+        else:
+            off = float((y - alone).abs().max())
+            if torch.equal(y, alone) or off <= subject.bound(x):
+                continue
+            what = f"are off by {off:.2g} after inputs of length {before}"
         fails = what.startswith("fails")
         raise LawBroken(
             f"{'a model that takes' if fails else 'outputs of'} length {length} {what}: what it "

@@ -52,6 +52,8 @@ class Call:
 
     masks: tuple[str, ...] = ()
     """where padding may stand: "right", "left", "holes"; (): none is taken"""
+    refused: str = ""
+    """what it says of padding elsewhere, which it refuses"""
     mask_words: Sequence[str] = MASKS
     """by which a mask is taken"""
     untried: str = ""
@@ -72,6 +74,8 @@ class Call:
     """by which it takes labels"""
     loss_place: str = ".loss"
     """of the loss in what it gives for labels"""
+    mixed: bool = False
+    """whether its library keeps parts of it in float32 where the rest is in bfloat16"""
     doubles: bool = True
     """whether it computes in the dtype of its inputs and weights, and with gradients"""
 

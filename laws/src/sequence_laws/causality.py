@@ -300,7 +300,9 @@ def _reason(subject: Subject, how: Condition, t: int, s: int) -> str:
         with subject.exactly():
             model = subject.copy(training=how.training)
             leaves, y = subject.differentiable(model, subject.inputs.draw(1, how.length))
-            if not leaves or float(gradient(y[0, t].sum(), leaves)[s]) > 0:
+            # not their sum, which a norm behind them may hold constant
+            weights = torch.randn(y.shape[-1], generator=torch.Generator().manual_seed(1)).to(y)
+            if not leaves or float(gradient(y[0, t] @ weights, leaves)[s]) > 0:
                 return ""
     except FAILURES:  # some cannot be differentiated in evaluation
         return ""

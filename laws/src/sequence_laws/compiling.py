@@ -11,6 +11,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 from torch._dynamo import config as dynamo
+from torch._dynamo import lookup_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
@@ -24,6 +25,9 @@ LONGEST = 17
 """inputs of a text that is captured"""
 UNROLLED = 2000
 """operations of a graph: those of models with loops over places, whose export takes minutes"""
+BACKEND = "aot_eager"
+"""of a usual look: it takes operations at what they declare to change, as the real compiler does,
+and generates no code"""
 LENGTHS = (9, 31)
 """of texts for which a `strict` subject has one graph"""
 REAL = 5e-4
@@ -48,7 +52,7 @@ def compiles(subject: Subject) -> str:
     real compiler, and by `torch.export` for any length; of a `strict` subject `one_graph`.
 
     Raises:
-        LawBroken: outputs differ from those without it.
+        LawBroken: outputs differ from those without it, or it is not compiled in parts either.
         Inapplicable: the model is no single graph: that is reported, with the reason.
     """
     subject.require_weights()
@@ -98,16 +102,37 @@ def one_capture(subject: Subject, model: nn.Module, x: Tensor, padding_mask: Ten
     Raises:
         LawBroken: they are not. NotOneGraph: it cannot be captured.
     """
-    compiled, graphs = captured(model)
+    compiled, graphs = captured(model, BACKEND)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             y = subject.run(compiled, x, padding_mask)
         except TorchDynamoException as error:
+            runs_in_parts(subject, model, x, padding_mask)
             raise NotOneGraph(cut(str(error).partition("\n")[0])) from error
         how = "compiled" if padding_mask is None else "compiled, with a mask,"
-        same(subject, model, x, y, how, "torch.compile(model, backend='eager')", padding_mask)
+        same(subject, model, x, y, how, f"torch.compile(model, backend='{BACKEND}')", padding_mask)
     return sum(graphs)
+
+
+def runs_in_parts(
+    subject: Subject, model: nn.Module, x: Tensor, padding_mask: Tensor | None
+) -> None:
+    """Raise `LawBroken` where a model that is not one graph is not compiled in several either."""
+    torch._dynamo.reset()
+    try:
+        subject.run(cast(nn.Module, torch.compile(model, backend=BACKEND)), x, padding_mask)
+    except TorchDynamoException as error:
+        raise LawBroken(
+            f"torch.compile(model) fails: {cut(str(error))}",
+            _code(
+                subject,
+                x,
+                padding_mask,
+                f"model = torch.compile(model, backend='{BACKEND}')",
+                f"{_call_code(subject, padding_mask)}  # fails",
+            ),
+        ) from error
 
 
 def by_the_real_compiler(
@@ -137,13 +162,14 @@ def by_the_real_compiler(
     return f"; by the real compiler equal {', '.join(equal) or 'nowhere'}{found}"
 
 
-def captured(model: nn.Module) -> tuple[nn.Module, list[int]]:
+def captured(model: nn.Module, backend: str) -> tuple[nn.Module, list[int]]:
     """A compiled model, and a list of the operations of each graph that will be made of it."""
+    made = lookup_backend(backend)
     graphs: list[int] = []
 
-    def count(graph: torch.fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Callable[..., Any]:
         graphs.append(len(graph.graph.nodes))
-        return graph.forward
+        return cast(Callable[..., Any], made(graph, inputs))
 
     torch._dynamo.reset()
     return cast(nn.Module, torch.compile(model, backend=count, fullgraph=True)), graphs
@@ -160,7 +186,7 @@ def one_graph(subject: Subject, lengths: Sequence[int] = LENGTHS, dynamic: bool 
         LawBroken: there are more graphs, or outputs differ.
     """
     model = subject.copy(torch.float32)
-    compiled, graphs = captured(model)
+    compiled, graphs = captured(model, "eager")
     how = "torch.compile(model, backend='eager')"
     for length in lengths:
         x = subject.placed(subject.inputs.draw(2, length, seed=length))
@@ -274,19 +300,34 @@ def same(
     off = float(moved.max())
     room = subject.room(x) if share is None else share * float(expected.abs().max())
     if not off <= room:
-        mask = None if padding_mask is None else "padding_mask"
-        given = [] if padding_mask is None else [f"{mask} = torch.tensor({padding_mask.tolist()})"]
+        called = _call_code(subject, padding_mask)
         at = "" if padding_mask is None or subject.pools else "[padding_mask]"
         raise LawBroken(
             f"{how} outputs are off by {off:.2g} at length {x.shape[1]}",
-            subject.code(
-                subject.inputs.code(*x.shape[:2]),
-                *given,
-                *subject.as_graph_code(),
+            _code(
+                subject,
+                x,
+                padding_mask,
                 f"with torch.set_grad_enabled({torch.is_grad_enabled()}):",
-                f"    y = {subject.call_code('x', mask)}",
+                f"    y = {called}",
                 f"    model = {expression}",
-                f"    print(({subject.call_code('x', mask)} - y){at}.abs().max())  # not 0",
-                double=False,
+                f"    print(({called} - y){at}.abs().max())  # not 0",
             ),
         )
+
+
+def _call_code(subject: Subject, padding_mask: Tensor | None) -> str:
+    return subject.call_code("x", None if padding_mask is None else "padding_mask")
+
+
+def _code(subject: Subject, x: Tensor, padding_mask: Tensor | None, *lines: str) -> str:
+    """The Python of a model in float32, its inputs, and ``lines``."""
+    mask = [] if padding_mask is None else [f"padding_mask = torch.tensor({padding_mask.tolist()})"]
+    return subject.code(
+        subject.inputs.code(*x.shape[:2]),
+        *["x = x.float()"] * x.is_floating_point(),
+        *mask,
+        *subject.as_graph_code(),
+        *lines,
+        double=False,
+    )

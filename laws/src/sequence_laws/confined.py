@@ -6,12 +6,11 @@ import os
 import re
 import socket
 import threading
-import traceback
 from collections.abc import Iterator
 from typing import Any
 
 from sequence_laws.errors import LawsError
-from sequence_laws.foreign import OURS
+from sequence_laws.foreign import their_lines
 
 _CUDA = re.compile(
     "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available|0 active drivers"
@@ -74,13 +73,7 @@ def needs_cuda(error: BaseException | None) -> str:
     """Sentence on code that asks for a GPU where there is none; "" of any other error."""
     while error is not None:
         if not isinstance(error, LawsError) and _CUDA.search(str(error)):
-            others = (*OURS, "torch", "triton")
-            asks = [
-                f"{re.sub('.*(site|dist)-packages/', '', frame.f_code.co_filename)}, line {line}"
-                for frame, line in traceback.walk_tb(error.__traceback__)
-                if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in others
-                and not frame.f_code.co_filename.startswith("<")
-            ]
+            asks = their_lines(error)
             at = f" ({asks[-1]})" if asks else ""
             return f"its code needs CUDA{at}: check it on a machine with a GPU"
         error = getattr(error, "first", None) or error.__cause__ or error.__context__

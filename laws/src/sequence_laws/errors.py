@@ -29,7 +29,11 @@ class ShapeError(LawsError, ValueError):
     """A tensor has another shape or dtype than the call expects."""
 
 
-class ShortError(ShapeError):
+class OutputsError(ShapeError):
+    """A model gives outputs of another shape than its inputs ask for."""
+
+
+class ShortError(OutputsError):
     """A model gives fewer ``outputs`` than it has inputs."""
 
     def __init__(self, message: str, outputs: int) -> None:

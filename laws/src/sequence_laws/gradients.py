@@ -26,6 +26,7 @@ MOVED = (
     "    p.data += 0.02 * noise.to(p)",
 )
 """the Python by which weights leave their start"""
+SINGLE = " in float32"
 
 
 def gradients(subject: Subject) -> str:
@@ -203,8 +204,11 @@ def require_finite(
     where = "" if padding_mask is None else f", behind padding ({', '.join(subject.masks)})"
     raise LawBroken(
         f"the gradients of {join_names(wrong)} are not finite{how}{where} (length {x.shape[1]})",
-        _code(subject, wrong[0], x, padding_mask, "print((~p.grad.isfinite()).sum())  # not 0"),
-    )
+        _code(
+            subject, wrong[0], x, padding_mask, "print((~p.grad.isfinite()).sum())  # not 0",
+            double=how != SINGLE,
+        ),
+    )  # fmt: skip
 
 
 def require_digits(
@@ -218,7 +222,7 @@ def require_digits(
     """Raise `LawBroken` where a gradient in float32 has no digit right: it is off by a tenth, and
     by more than rounding of what cancels in it, half-way to the largest gradient of all; of a
     ``model`` that has run, since some make weights then."""
-    require_finite(subject, single, x, padding_mask, " in float32")
+    require_finite(subject, single, x, padding_mask, SINGLE)
     size = {n: float(p.detach().norm()) for n, p in model.named_parameters()}
     whole = max(size[n] * float(g.norm()) for n, g in exact.items())
     off = {n: float((single[n] - g).norm()) for n, g in exact.items()}
@@ -250,7 +254,14 @@ def _backward(subject: Subject, padding_mask: Tensor | None) -> list[str]:
     return [f"y = {called}", "(y * y.detach().cos()).sum().backward()"]
 
 
-def _code(subject: Subject, name: str, x: Tensor, padding_mask: Tensor | None, *lines: str) -> str:
+def _code(
+    subject: Subject,
+    name: str,
+    x: Tensor,
+    padding_mask: Tensor | None,
+    *lines: str,
+    double: bool = True,
+) -> str:
     """The Python of the gradient of a parameter, and what is done with it."""
     masked = (
         []
@@ -259,9 +270,11 @@ def _code(subject: Subject, name: str, x: Tensor, padding_mask: Tensor | None, *
     )
     return subject.code(
         subject.inputs.code(*x.shape[:2]),
+        *["x = x.float()"] * (x.is_floating_point() and not double),
         *masked,
         *_backward(subject, padding_mask),
         f"p = model.get_parameter({name!r})",
         *filter(None, lines),
         gradients=True,
+        double=double,
     )

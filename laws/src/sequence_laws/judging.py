@@ -184,9 +184,13 @@ def judged(subject: Subject, name: str, law: Law) -> LawResult:
     except FAILURES as error:
         if is_ours(error):
             raise
-        status, detail = "failed", f"it fails: {describe(error)}"
+        # order is never judged
+        status = "undecided" if name == "order" else "failed"
+        detail = f"it fails: {describe(error)}"
         if asks := needs_cuda(error):
             status, detail = "undecided", asks
+    if name in BY_SIDES and subject.refused:
+        detail += f"; {subject.refused}"
     place = source(type(subject.model)) if status in BROKEN else ""
     took = time.perf_counter() - start
     return LawResult(subject.name, name, status, detail, took, code, place)
@@ -231,6 +235,8 @@ def breaks(subject: Subject, law: Law) -> LawBroken | None:
     return None
 
 
+BY_SIDES = ("padding", "gradients", "agreement")
+"""laws that are tried with padding on each side that a model takes"""
 WITH_CONTEXT = ("causality", "streaming", "padding", "batch", "agreement")
 """laws that are tried with each context, by their quick looks where they have such"""
 PARTS: dict[str, Law] = {"streaming": caches.padded}

@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from sequence_laws.behaviour import random
+from sequence_laws.foreign import describe, is_clash, place, their_lines
 from sequence_laws.lost_digits import lost_digits
 from sequence_laws.rounding import computed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import LawBroken
+from sequence_laws.verdict import LawBroken, join_names
 
 FAR, MANY = 1024, 2**24
 """inputs of a text, and numbers that it may give, that are computed in bfloat16"""
@@ -28,7 +29,7 @@ def numbers(subject: Subject) -> str:
         LawBroken: an output is not finite, or has no digit right in bfloat16.
     """
     subject.require_weights()
-    length, found = subject.usual(), []
+    length, found = subject.usual(), [*filter(None, [left(subject)])]
     x = subject.inputs.draw(2, length)
     if subject.inputs.vocabulary is None:
         with torch.no_grad():
@@ -56,6 +57,12 @@ def numbers(subject: Subject) -> str:
         )
     found.append(f"bfloat16 is off by {worst:.1g} of the spread at most, to length {before}")
     return ", ".join(found)
+
+
+def left(subject: Subject) -> str:
+    """What is said of tensors that other laws move to float64."""
+    names = join_names(subject.strays)
+    return f".to() leaves {names}, outside parameters and buffers, as it is" if names else ""
 
 
 def scale_window(subject: Subject, length: int, coarse: float) -> None:
@@ -125,8 +132,19 @@ def digits(subject: Subject, kind: torch.dtype, length: int, before: int) -> flo
     try:
         with torch.no_grad():
             low = subject.run(subject.copy(kind), x.to(kind) if x.is_floating_point() else x)
-    except RuntimeError:  # an operation that this device lacks in this dtype
-        return None
+    except RuntimeError as error:  # but for a clash, of what this device lacks in this dtype
+        if subject.mixed or not is_clash(error):
+            return None
+        at = f" ({lines[-1]})" if (lines := their_lines(error)) and not place(error) else ""
+        raise LawBroken(
+            "; ".join(filter(None, [f"in {name} it fails: {describe(error)}{at}", left(subject)])),
+            subject.code(
+                subject.inputs.code(len(x), length),
+                f"model = model.to({kind})",
+                f"{subject.call_code(cast)}  # fails",
+                double=False,
+            ),
+        ) from error
     low = low.double()
     kept = computed(y)
     y, low = y[..., kept], low[..., kept]

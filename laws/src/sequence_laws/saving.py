@@ -6,17 +6,18 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten_with_path
 
 from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
 from sequence_laws.subject import Subject
 from sequence_laws.targets import arguments, sized
+from sequence_laws.unsaved import unsaved
 from sequence_laws.verdict import Inapplicable, LawBroken, join_names
 
 
 def saving(subject: Subject) -> str:
-    """Weights written by ``state_dict`` and read into a model that differs give equal outputs.
+    """Weights written by ``state_dict``, of a model that has run, and read into one that differs
+    give equal outputs for another text.
 
     A living model is read into a copy whose weights are others, and into two other instances of
     its class, which give the same unless something is drawn when one is made.
@@ -27,7 +28,7 @@ def saving(subject: Subject) -> str:
     subject.require_weights()
     x = subject.inputs.draw(2, subject.usual())
     made, other = subject.copy(), subject.copy()
-    lines = [subject.inputs.code(2, x.shape[1])]
+    lines = list[str]()
     if subject.make is None:
         lines += ["import copy", "other = copy.deepcopy(model)"]
         lines += ["[p.data.add_(1) for p in other.parameters()]"]
@@ -38,6 +39,9 @@ def saving(subject: Subject) -> str:
         made_anew = [line for line in subject.build if line.startswith("model")]
         lines += ["first = model", "torch.manual_seed(1)", *made_anew]
         lines += ["model, other = first, model.double().eval()"]
+    lines += [subject.inputs.code(2, x.shape[1]), "with torch.no_grad():"]
+    lines += [f"    {subject.call_code('x')}  # it may keep something of what it sees first"]
+    _outputs(subject, made, x)
     try:
         other = subject.stored(made, other)
     except Exception as error:  # what a model says of its own state
@@ -46,6 +50,7 @@ def saving(subject: Subject) -> str:
             f"its own state_dict cannot be read back: {says}",
             subject.code(*lines, "other.load_state_dict(model.state_dict())"),
         ) from error
+    x = subject.inputs.draw(2, x.shape[1], seed=1)
     y = _outputs(subject, made, x)
     off = float((_outputs(subject, other, x) - y).abs().max())
     if off > subject.bound(x):
@@ -55,9 +60,11 @@ def saving(subject: Subject) -> str:
             subject.code(
                 *lines,
                 "other.load_state_dict(model.state_dict())",
-                f"y = {subject.call_code('x')}",
-                "model = other",
-                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                subject.inputs.code(2, x.shape[1]).replace("manual_seed(0)", "manual_seed(1)"),
+                "with torch.no_grad():",
+                f"    y = {subject.call_code('x')}",
+                "    model = other",
+                f"    print(({subject.call_code('x')} - y).abs().max())  # not 0",
             ),
         )
     found = f"{len(made.state_dict())} tensors, read into one whose weights were others"
@@ -71,7 +78,7 @@ def instances(subject: Subject, made: nn.Module, x: Tensor, y: Tensor) -> str:
         LawBroken: they differ.
         Inapplicable: outputs depend on tables that are not saved, and no other can be made.
     """
-    held, first = _unsaved(made), _another(subject.model, 1)
+    held, first = unsaved(made), _another(subject.model, 1)
     try:
         one = _read(subject, made, first, x)
     except FAILURES:  # whatever it wants
@@ -110,10 +117,11 @@ def instances(subject: Subject, made: nn.Module, x: Tensor, y: Tensor) -> str:
                 f"    other = type(model)(**known{_sizes_code(subject.model)}).double().eval()",
                 "    other.load_state_dict(model.state_dict())",
                 "    others.append(other)",
-                "model = others[0]",
-                f"y = {subject.call_code('x')}",
-                "model = others[1]",
-                f"print(({subject.call_code('x')} - y).abs().max())  # not 0",
+                "with torch.no_grad():",
+                "    model = others[0]",
+                f"    y = {subject.call_code('x')}",
+                "    model = others[1]",
+                f"    print(({subject.call_code('x')} - y).abs().max())  # not 0",
             ),
         )
     return "another instance, of the arguments that it keeps, computes otherwise: not compared"
@@ -165,27 +173,9 @@ def _values(model: nn.Module) -> dict[str, str]:
         for name, value in vars(module).items()
         if not name.startswith("_") and "object at 0x" not in repr(value)
     }
-    return {name: str(table.tolist()) for name, table in _unsaved(model).items()} | {
+    return {name: str(table.tolist()) for name, table in unsaved(model).items()} | {
         name: text for name, text in plain.items() if "tensor(" not in text
     }
-
-
-def _unsaved(model: nn.Module) -> dict[str, Tensor]:
-    """Tensors that a model holds and saves nowhere: attributes, also in lists and of modules in
-    these, and buffers that are not persistent."""
-    state, found = model.state_dict(keep_vars=True), dict[str, Tensor]()
-    saved = {id(tensor) for tensor in state.values()}
-    for prefix, module in model.named_modules():
-        held = {name: value for name, value in vars(module).items() if name != "_modules"}
-        for path, leaf in tree_flatten_with_path(held)[0]:
-            keys = [str(getattr(key, "key", getattr(key, "idx", key))) for key in path]
-            name = ".".join(filter(None, [prefix, *keys[keys[0] in ("_parameters", "_buffers") :]]))
-            inner = (
-                dict(leaf.named_parameters(name)) if isinstance(leaf, nn.Module) else {name: leaf}
-            )
-            tensors = {k: t for k, t in inner.items() if isinstance(t, Tensor) and t.numel()}
-            found |= {k: t for k, t in tensors.items() if id(t) not in saved and k not in state}
-    return found
 
 
 def _move(tables: Sequence[Tensor]) -> None:

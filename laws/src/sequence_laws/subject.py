@@ -12,10 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.calls import Call, PlainCall
-from sequence_laws.errors import ShapeError, ShortError
-from sequence_laws.foreign import source
+from sequence_laws.errors import OutputsError, ShortError
+from sequence_laws.foreign import is_clash, source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
 from sequence_laws.rounding import GAP, ROOM, doubled, largest, rounding
+from sequence_laws.unsaved import stray
 from sequence_laws.verdict import Inapplicable
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
@@ -202,9 +203,25 @@ class Subject(Call):
     def converted(self, model: nn.Module, dtype: torch.dtype = torch.float64) -> nn.Module:
         """A model of this kind in a dtype, with tables that were never rounded to another."""
         model = model.to(dtype)
+        for tensor in stray(model).values() if dtype is torch.float64 and self.strays else ():
+            tensor.data = tensor.data.to(dtype)
         for name, table in self._tables.items() if dtype is torch.float64 else ():
             model.get_buffer(name).copy_(table)
         return model
+
+    @functools.cached_property
+    def strays(self) -> list[str]:
+        """Names of its tensors outside parameters and buffers, where it does not run in float64
+        without them being moved, which is done here and not by ``model.double()``."""
+        names = [*stray(self.model)]
+        try:
+            if names:
+                model, x = copy.deepcopy(self.model), self.inputs.draw(2, self.usual())
+                with torch.no_grad(), self.exactly():
+                    self.run(model.to(torch.float64).eval(), self.widened(x))
+        except Exception as error:  # of any other kind, which is for the laws to say
+            return names if is_clash(error) else []
+        return []
 
     @functools.cached_property
     def _tables(self) -> dict[str, Tensor]:
@@ -255,7 +272,7 @@ class Subject(Call):
         """Outputs (B, L, channels) of one pass; random numbers are the same at each.
 
         Raises:
-            ShapeError: the model gives another number of rows or positions.
+            OutputsError: the model gives another number of rows or positions.
         """
         self.seed(0)
         return self.called(model, x, padding_mask)
@@ -276,10 +293,10 @@ class Subject(Call):
             raise ShortError(str(error), y.shape[1]) if short else error
         return y.flatten(2) if y.dim() > 2 else y[..., None]
 
-    def shape_error(self, given: str) -> ShapeError:
+    def shape_error(self, given: str) -> OutputsError:
         """The error of outputs that are ``given``."""
         where = source(type(self.model).forward)
-        return ShapeError(
+        return OutputsError(
             f"{self.name} ({where}) gives {given}: expected an output at each position"
         )
 
@@ -323,6 +340,10 @@ class Subject(Call):
             if self.doubles and self.wide is torch.float64:
                 with torch.no_grad():
                     single = self.run(self.fresh(training, torch.float32), x, padding_mask)
+                if not torch.isfinite(single).all():
+                    raise Inapplicable(
+                        "its outputs in float32 are not finite: see the law of numbers", "undecided"
+                    )
                 self._bounds[key] = GAP * rounding(single, y)
             else:
                 self._bounds[key] = ROOM[self.wide] * largest(y)
@@ -377,5 +398,6 @@ class Subject(Call):
         made = [line for line in self.build if line not in start]
         ready = [f"model = model.{'double().' * double}{mode}.requires_grad_({gradients})"]
         ready = ready if self.doubles else []
-        head = ["import torch", *start, "torch.manual_seed(0)", *made, *ready]
+        wide = ["torch.set_default_dtype(torch.float64)"] * bool(double and self.strays)
+        head = ["import torch", *start, *wide, "torch.manual_seed(0)", *made, *ready]
         return "\n".join([*head, *lines])

@@ -91,7 +91,8 @@ def claim_masks(subject: Subject, masks: Sequence[str]) -> None:
         raise ConfigError(f"masks are some of {', '.join(SIDES)}, or none alone: not {masks}")
     if missing := [side for side in sides if side not in subject.masks]:
         raise ConfigError(
-            f"{subject.name} takes no padding ({', '.join(missing)}): {subject.unmasked}"
+            f"{subject.name} takes no padding ({', '.join(missing)}): "
+            f"{subject.refused or subject.unmasked}"
         )
     subject.masks = sides
     if not sides:

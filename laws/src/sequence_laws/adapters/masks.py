@@ -1,13 +1,17 @@
 """Masks of modules of one's own: by which word, and in which form, padding is told."""
 
+import re
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
 
 from sequence_laws.calls import parameters
-from sequence_laws.foreign import FAILURES
+from sequence_laws.errors import LawsError
+from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
+from sequence_laws.names import SIDES
+from sequence_laws.padding import real
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable
 
@@ -20,6 +24,9 @@ FORMS: Mapping[str, Callable[[Tensor], Tensor]] = {
 """of a mask that is True at what is real: as it is, as tokenizers give it, True at padding (as
 torch's layers take it), and added to scores; by the Python of each"""
 KEEP, NUMBERS, PADDING, ADDED = FORMS
+REFUSALS = (ValueError, NotImplementedError, AssertionError)
+_OF_MASKS = re.compile("mask|padd|left|right", re.IGNORECASE)
+"""what is said of padding that is refused"""
 
 
 def masking(subject: Subject) -> tuple[str, str] | None:
@@ -32,6 +39,24 @@ def masking(subject: Subject) -> tuple[str, str] | None:
         if (form := _form(subject, word)) is not None:
             return word, form
     return None
+
+
+def sides(subject: Subject) -> tuple[tuple[str, ...], str]:
+    """Where padding may stand that a module takes, and what it says where it refuses it in words
+    of masks; what fails without such words is for the laws to find."""
+    taken, refused = list[str](), dict[str, list[str]]()
+    for side in SIDES:
+        try:
+            x = subject.inputs.draw(2, subject.usual())
+            subject.exact(x, real(x.shape[1], side))
+        except (Inapplicable, *FAILURES) as error:
+            says = isinstance(error, REFUSALS) and not isinstance(error, LawsError)
+            if says and _OF_MASKS.search(str(error)):
+                refused.setdefault(cut(str(error)), []).append(side)
+                continue
+        taken.append(side)
+    words = [f"it refuses padding ({', '.join(some)}): {text}" for text, some in refused.items()]
+    return tuple(taken), "; ".join(words)
 
 
 def _forms(word: str) -> tuple[str, ...]:

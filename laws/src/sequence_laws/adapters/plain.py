@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from sequence_laws.adapters.beside import Beside, needs
 from sequence_laws.adapters.caches import Way, find
-from sequence_laws.adapters.masks import ADDED, FORMS, masking
+from sequence_laws.adapters.masks import ADDED, FORMS, masking, sides
 from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, parameters
 from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
@@ -75,7 +75,16 @@ class Plain(Subject):
     @functools.cached_property
     def masks(self) -> tuple[str, ...]:  # type: ignore[override]
         """Where padding may stand."""
-        return () if self.masking is None else ("right", "left", "holes")
+        return self._sides[0]
+
+    @property
+    def refused(self) -> str:  # type: ignore[override]
+        """What it says of the others."""
+        return self._sides[1]
+
+    @functools.cached_property
+    def _sides(self) -> tuple[tuple[str, ...], str]:
+        return ((), "") if self.masking is None else sides(self)
 
     @functools.cached_property
     def untried(self) -> str:  # type: ignore[override]

@@ -55,6 +55,7 @@ class PreTrained(Continued):
             self.unmasked = self.lacks("it takes no mask", ("attention_mask",))
         self.unpacked = self.lacks("it takes no documents", ("position_ids",))
         self.counts_padding = "position_ids" not in self.words
+        self.mixed = bool(getattr(model, "_keep_in_fp32_modules_strict", None))
         if any(_OTHER.search(word) for word in self.words):
             self.idle = OTHERS
         if self.causal and "position_ids" in self.words:
