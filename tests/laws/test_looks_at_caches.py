@@ -205,12 +205,12 @@ LOOKS = (
         instead(caches, "reordered", nothing("")),
     ),
     Look(
-        "streaming", "inputs taken back", lambda: Cuts("one too many"), "taken back with crop (",
+        "streaming", "inputs taken back", lambda: Cuts("one too many"), "taken back with crop(2) (",
         instead(caches, "taken_back", nothing("")),
     ),
     Look(
         "streaming", "rows in another order behind a cut", lambda: Cuts("rows that stay once cut"),
-        "taken back with crop and rows changed places",
+        "taken back with crop(32) and rows changed places",
         instead(caches, "taken_back", nothing("")),
     ),
     Look(
@@ -257,7 +257,7 @@ def test_a_look_finds_what_nothing_else_does(look, monkeypatch):
     [
         (Pieces, "rows in another order half-way"),
         (Window, "15 splits, of one input at a time and more"),
-        (Keeps, "its cache cannot be cut"),
+        (Keeps, "its cache was not cut: it has no crop"),
         (Cuts, "inputs taken back; two branches of its cache; gradients pass it"),
         (Totals, "two branches of its cache; gradients"),
         (lambda: Totals("an object"), "of its cache, which is changed in place, and of a copy"),

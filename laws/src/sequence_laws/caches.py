@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.calls import crop_of
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.padding import real
@@ -137,7 +138,7 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
         with torch.no_grad(), subject.exactly():
             _, cache = follow(subject, model, wide, (0, half))
             try:
-                cache = subject.take_back(model, subject.widened(draft), cache)
+                cache = subject.take_back(model, subject.widened(draft), cache, half)
                 if length > short:
                     cache = subject.rows_of(cache, rows)
                     moved = True
@@ -150,9 +151,10 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
             order, text = (
                 (f"rows = torch.tensor({rows.tolist()})", "x[rows]") if moved else ("", "x")
             )
+            crop = f"crop({crop_of(cache, half, draft.shape[1])})"
             raise LawBroken(
                 f"output {half + wrong[0]} is off by {wrong[1]:.2g} after {draft.shape[1]} inputs "
-                f"behind {half} were taken back with crop{' and rows changed places' * moved} "
+                f"behind {half} were taken back with {crop}{' and rows changed places' * moved} "
                 f"(length {length})",
                 subject.code(
                     subject.inputs.code(2, length),
@@ -161,7 +163,7 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
                     f"_, cache = feed(x[:, :{half}], None)",
                     *subject.record_code(),
                     f"_, cache = feed(other[:, {half}:{half + 3}], cache)",
-                    f"cache.crop(-{draft.shape[1]})",
+                    f"cache.{crop}",
                     *([order, *subject.rows_code(cache)] if moved else []),
                     *two_code("y", text, cuts),
                     f"y = y - {subject.call_code(text)}[:, {half}:]",

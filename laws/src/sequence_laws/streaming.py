@@ -24,7 +24,7 @@ def streaming(subject: Subject) -> str:
         Inapplicable: the model offers no cache.
     """
     if not subject.streams:
-        raise Inapplicable(subject.uncached)
+        raise Inapplicable(subject.uncached, subject.uncached_as)
     if not subject.causal:
         raise Inapplicable("it reads both ways: nothing can be given before all is read")
     subject.require_positions()
@@ -37,7 +37,7 @@ def streaming(subject: Subject) -> str:
     if long > TRIED[-1] and subject.takes(long):
         tried.append((long, [(0, TRIED[-1], TRIED[-1] + 1, long)]))
     for length, every in tried + around:
-        pieces(subject, length, every)
+        pieces(subject, length, every, subject.taken)
     count = sum(len(every) for _, every in tried + around)
     found = [f"{count} splits, of one input at a time and more"]
     length, every = around[0] if around else (tried[0][0], tried[0][1][:2])

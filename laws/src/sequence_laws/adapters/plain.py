@@ -22,7 +22,7 @@ from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken
+from sequence_laws.verdict import Inapplicable, LawBroken, Status
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
@@ -105,7 +105,7 @@ class Plain(Subject):
         return f", {word}={form.format(real)}"
 
     @functools.cached_property
-    def way(self) -> Way | str:
+    def way(self) -> Way | Inapplicable:
         """How a cache is given, or why there is none."""
         return find(self)
 
@@ -118,6 +118,16 @@ class Plain(Subject):
     def uncached(self) -> str:
         """Why there is none."""
         return str(self.way)
+
+    @property
+    def uncached_as(self) -> Status:  # type: ignore[override]
+        """What is said of that."""
+        return self.way.status if isinstance(self.way, Inapplicable) else "exempt"
+
+    @property
+    def taken(self) -> str:  # type: ignore[override]
+        """Why there is thought to be one."""
+        return self.way.taken if isinstance(self.way, Way) else ""
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
@@ -149,9 +159,9 @@ class Plain(Subject):
     def _fed(
         self, model: nn.Module, x: Tensor, cache: Any, given: Mapping[str, Any]
     ) -> tuple[Tensor, Any]:
-        if isinstance(self.way, str):
-            raise Inapplicable(self.way)
-        word, asks, _, back = self.way
+        if isinstance(self.way, Inapplicable):
+            raise self.way
+        word, asks, _, back, _ = self.way
         cached = {} if cache is None else {word: cache}
         result = self.given(model, x, **cached, **asks, **given)
         after = beside(result)
@@ -162,9 +172,9 @@ class Plain(Subject):
 
     def feed_code(self, masked: bool = False) -> list[str]:
         """The Python of it."""
-        if isinstance(self.way, str):
+        if isinstance(self.way, Inapplicable):
             return []
-        word, asks, outputs, back = self.way
+        word, asks, outputs, back, _ = self.way
         flags = "".join(f", {flag}=True" for flag in asks)
         mask = self.masked_code(f"padding_mask{self._part}") if masked else ""
         given = ", padding_mask" * masked
