@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.verdict import Inapplicable, Status
 
 
@@ -233,12 +234,19 @@ class Call:
         ``kept``.
 
         Raises:
-            Inapplicable: the cache has no ``crop``.
+            Inapplicable: the cache has no ``crop``, or refuses the number that is kept.
         """
         if not hasattr(cache, "crop"):
             raise Inapplicable("its cache was not cut: it has no crop")
         _, cache = self.feed(model, x, cache)
-        cache.crop(crop_of(cache, kept, x.shape[1]))
+        number = crop_of(cache, kept, x.shape[1])
+        try:
+            cache.crop(number)
+        except FAILURES as error:
+            if number != kept:
+                raise
+            words = f"its cache was not cut: crop({number}) is refused: {describe(error)}"
+            raise Inapplicable(words) from error
         return cache
 
     def record_code(self) -> list[str]:

@@ -26,6 +26,7 @@ from sequence_laws.verdict import Inapplicable, LawBroken, Status
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+_TREES = "torch.utils._pytree"
 PADDING = re.compile("mask|length")
 """names of what may tell padding"""
 
@@ -226,8 +227,8 @@ class Plain(Subject):
         return found
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows, in
-        containers and dataclasses.
+        """A cache with ``reorder_cache(rows)``, or of tensors, in containers and dataclasses, that
+        have rows in some dimension.
 
         Raises:
             Inapplicable: it is neither.
@@ -235,29 +236,61 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        leaves: list[Any] = []
-        mapped(leaves.append, cache)
+        leaves = _leaves(cache)
         if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
             raise Inapplicable("its cache cannot be reordered")
-        if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
-            raise Inapplicable(
-                "rows are not the first dimension of its cache, so none were reordered"
-            )
-        return mapped(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
+        pairs = [*zip(leaves, self._row_dims, strict=False)]
+        known = len(leaves) == len(pairs) and any(n is not None for _, n in pairs)
+        if not known or any(
+            n is not None and getattr(leaf, "shape", ())[n : n + 1] != rows.shape
+            for leaf, n in pairs
+        ):
+            raise Inapplicable("which dimension of its cache is rows is not known: none moved")
+        dims = iter(self._row_dims)
+        return mapped(
+            lambda t: t if (n := next(dims)) is None else t.index_select(n, rows), cache
+        )
+
+    @functools.cached_property
+    def _row_dims(self) -> list[int | None]:
+        """The dimension of each part of its cache that is rows, which caches of two and of three
+        tell; [] where that cannot be said."""
+        length = next((n for n in self.lengths() if n >= 5), self.usual())
+        parts = []
+        for count in (2, 3):
+            with torch.no_grad(), self.exactly():
+                seed(0)
+                x = self.widened(self.inputs.draw(count, length // 2))
+                leaves = _leaves(self.feed(self.copy(), x, None)[1])
+            parts.append([leaf.shape if isinstance(leaf, Tensor) else () for leaf in leaves])
+        found: list[int | None] = []
+        for two, three in zip(*parts, strict=False):
+            moved = [n for n, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
+            expected = torch.Size(3 if n in moved[:1] else size for n, size in enumerate(two))
+            if expected != three:
+                return []
+            found.append(moved[0] if moved else None)
+        return found
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         if hasattr(cache, "reorder_cache"):
             return super().rows_code(cache)
-        if any(map(_is_data, tree_leaves(cache))):
-            return [
-                "from sequence_laws.adapters.plain import mapped",
-                "cache = mapped(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
-            ]
+        data = any(map(_is_data, tree_leaves(cache)))
+        name, where = ("mapped", "sequence_laws.adapters.plain") if data else ("tree_map", _TREES)
         return [
-            "from torch.utils._pytree import tree_map",
-            "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
+            f"from {where} import {name}",
+            f"dims = iter({self._row_dims})  # of rows",
+            "moved = lambda t: t if (n := next(dims)) is None else t.index_select(n, rows)",
+            f"cache = {name}(moved, cache)",
         ]
+
+
+def _leaves(cache: Any) -> list[Any]:
+    """What is in a cache of containers and dataclasses."""
+    leaves: list[Any] = []
+    mapped(leaves.append, cache)
+    return leaves
 
 
 def _is_data(part: Any) -> bool:
