@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from sequence_laws import caches
+from sequence_laws.behaviour import clear
 from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.limits import MOST
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -41,7 +43,8 @@ def streaming(subject: Subject) -> str:
     count = sum(len(every) for _, every in tried + around)
     found = [f"{count} splits, of one input at a time and more"]
     length, every = around[0] if around else (tried[0][0], tried[0][1][:2])
-    found += [static(subject, length, every), *caches.between(subject, lengths)]
+    found += [static(subject, length, every), across(subject, lengths[-1])]
+    found += caches.between(subject, lengths)
     return "; ".join(filter(None, found))
 
 
@@ -95,6 +98,48 @@ def pieces(subject: Subject, length: int, every: Sequence[Cuts], how: str = "") 
                 f"print((torch.cat(pieces, 1) - {subject.call_code('x')})[:, {at}].abs().max())",
             ),
         )
+
+
+def across(subject: Subject, longest: int) -> str:
+    """A piece that crosses the limit that a model says, which may be the size of its cache, gives
+    what one pass gives, or an error in words.
+
+    Raises:
+        LawBroken: it gives something else, or an error that says nothing.
+    """
+    limit = subject.max_length()
+    if limit is None or not longest <= limit <= MOST:
+        return ""
+    length, cuts = limit + 5, (0, limit - 2, limit + 5)
+    judged = subject.takes(length)
+    try:
+        if judged:
+            pieces(subject, length, [cuts], f", the last across its limit of {limit}")
+            return f"pieces across its limit of {limit}"
+        with torch.no_grad(), subject.exactly():
+            x = subject.widened(subject.inputs.draw(2, length))
+            caches.follow(subject, subject.copy(), x, cuts)
+    except Inapplicable:  # of outputs that are not finite
+        return ""
+    except LawBroken:
+        if judged:
+            raise
+        return ""
+    except FAILURES as error:
+        if not judged or clear(error, length) or "cache" in str(error).lower():
+            return f"a piece across its limit of {limit} is refused" * judged
+        raise LawBroken(
+            f"7 inputs behind {limit - 2} cross its limit of {limit}, which {length} in one pass "
+            f"do, too, and end in an error that names no length: {describe(error)}",
+            subject.code(
+                subject.inputs.code(2, length),
+                *subject.feed_code(),
+                f"{subject.call_code('x')}",
+                f"_, cache = feed(x[:, :{limit - 2}], None)",
+                f"feed(x[:, {limit - 2}:], cache)",
+            ),
+        ) from error
+    return f"behind its cache it goes on beyond its limit of {limit}, which one pass refuses"
 
 
 def static(subject: Subject, length: int, every: Sequence[Cuts]) -> str:
