@@ -193,6 +193,12 @@ class Call:
         that was read and of ``x``."""
         raise NotImplementedError
 
+    @property
+    def feeds_new(self) -> Any:
+        """The same whose `feed_masked` gives a mask of what is new alone, where it takes both; or
+        None."""
+        return None
+
     def feed_masked_code(self) -> list[str]:
         """The Python of it: lines that define ``feed(x, cache, padding_mask)``."""
         return []

@@ -29,6 +29,8 @@ _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
 _TREES = "torch.utils._pytree"
 PADDING = re.compile("mask|length")
 """names of what may tell padding"""
+NEW = "[:, -x.shape[1]:]"
+"""of a mask of all that was read, that of what is new"""
 
 
 class UnreadError(ConfigError):
@@ -204,13 +206,13 @@ class Plain(Subject):
         return self.feed_code(masked=True)
 
     @functools.cached_property
-    def _part(self) -> str | None:
-        """Of which inputs a mask is given with a cache: "" of all that were read, or of the new
-        ones; that of ones with which outputs are right, else all if there are outputs at all."""
+    def _parts(self) -> dict[str, bool]:
+        """Of which inputs a mask may be given with a cache, "" of all that were read, or of the
+        new ones (`NEW`), and whether outputs are right with one of ones."""
         length = self.usual()
-        x, half, found = self.inputs.draw(2, length), length // 2, None
+        x, half, found = self.inputs.draw(2, length), length // 2, dict[str, bool]()
         wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
-        for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
+        for part, start in (("", 0), (NEW, half)):
             masks = map(self.masked, (ones[:, :half], ones[:, start:]))
             try:
                 with torch.no_grad(), self.exactly():
@@ -221,10 +223,20 @@ class Plain(Subject):
                     off = (self.outputs(y, x[:, half:]) - self.exact(x)[:, half:]).abs().max()
             except FAILURES:  # whatever it says of another mask
                 continue
-            if float(off) <= self.bound(x):
-                return part
-            found = "" if part == "" else found
+            found[part] = float(off) <= self.bound(x)
         return found
+
+    @functools.cached_property
+    def _part(self) -> str | None:
+        """That of `_parts` with which outputs are right, else all that were read if there are
+        outputs at all."""
+        right = [part for part, holds in self._parts.items() if holds]
+        return next(iter(right), "" if "" in self._parts else None)
+
+    @functools.cached_property
+    def feeds_new(self) -> Self | None:  # type: ignore[override]
+        """The same that is given a mask of what is new alone, where it takes both."""
+        return self.otherwise(_part=NEW) if [*self._parts.values()] == [True, True] else None
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
         """A cache with ``reorder_cache(rows)``, or of tensors, in containers and dataclasses, that
