@@ -21,7 +21,9 @@ NAMED = re.compile("(^|(?<!hidden)_)(cache|caches|kv|past|state|states|carry)(_|
 """names of a cache, whether it continues rightly or not"""
 MEANT = re.compile("^h$|(^|_)(h0|hx|hidden|hiddens|buffer|buffers)(_|$)")
 """names of one, where what comes back has the structure of what was given"""
-OTHERS = re.compile("mask|keep|label|target|document|segment|seq_idx|position|hidden_states|encoder")
+OTHERS = re.compile(
+    "mask|keep|label|target|document|segment|seq_idx|position|hidden_states|encoder"
+)
 """names of something else"""
 FLAGS = re.compile("^(return|use|output|with|need|detach|input)_")
 """names of flags"""
@@ -214,9 +216,9 @@ class _Search:
                     )
                 found = found or Inapplicable(
                     f"whether {way.word} is a cache is not known: given {way.back} behind "
-                    f"{self.half} inputs it moves the next outputs by {moved:.2g}, and they are off "
-                    f"by {off:.2g} from those of one pass; named cache or state it is judged, named "
-                    f"encoder_{way.word} it is none",
+                    f"{self.half} inputs it moves the next outputs by {moved:.2g}, which are off "
+                    f"by {off:.2g} from those of one pass; named cache or state it is judged, "
+                    f"named encoder_{way.word} it is none",
                     "undecided",
                 )
         return found
@@ -242,12 +244,13 @@ def _structure(part: Any) -> tuple[Any, list[Any]]:
 
 def _grows(before: tuple[Any, list[Any]], after: tuple[Any, list[Any]]) -> bool:
     """Whether a structure is that of before, with sizes that are equal or larger."""
-    return before[0] == after[0] and all(
-        a == b
-        or (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b))
-        and all(m <= n for m, n in zip(a, b, strict=True))
-        for a, b in zip(before[1], after[1], strict=True)
-    )
+
+    def goes_on(a: Any, b: Any) -> bool:
+        if isinstance(a, type) or isinstance(b, type):
+            return bool(a == b)
+        return len(a) == len(b) and all(m <= n for m, n in zip(a, b, strict=True))
+
+    return before[0] == after[0] and all(map(goes_on, before[1], after[1]))
 
 
 def _shape(part: Any) -> str:

@@ -234,7 +234,7 @@ class Plain(Subject):
         return next(iter(right), "" if "" in self._parts else None)
 
     @functools.cached_property
-    def feeds_new(self) -> Self | None:  # type: ignore[override]
+    def feeds_new(self) -> Self | None:
         """The same that is given a mask of what is new alone, where it takes both."""
         return self.otherwise(_part=NEW) if [*self._parts.values()] == [True, True] else None
 
@@ -259,9 +259,7 @@ class Plain(Subject):
         ):
             raise Inapplicable("which dimension of its cache is rows is not known: none moved")
         dims = iter(self._row_dims)
-        return mapped(
-            lambda t: t if (n := next(dims)) is None else t.index_select(n, rows), cache
-        )
+        return mapped(lambda t: t if (n := next(dims)) is None else t.index_select(n, rows), cache)
 
     @functools.cached_property
     def _row_dims(self) -> list[int | None]:
