@@ -22,7 +22,7 @@ from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken, Status
+from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
@@ -110,7 +110,12 @@ class Plain(Subject):
     @functools.cached_property
     def way(self) -> Way | Inapplicable:
         """How a cache is given, or why there is none."""
-        return find(self)
+        way = find(self)
+        if isinstance(way, Way):
+            self.taken = way.taken
+        else:
+            self.uncached_as = way.status
+        return way
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
@@ -121,16 +126,6 @@ class Plain(Subject):
     def uncached(self) -> str:
         """Why there is none."""
         return str(self.way)
-
-    @property
-    def uncached_as(self) -> Status:  # type: ignore[override]
-        """What is said of that."""
-        return self.way.status if isinstance(self.way, Inapplicable) else "exempt"
-
-    @property
-    def taken(self) -> str:  # type: ignore[override]
-        """Why there is thought to be one."""
-        return self.way.taken if isinstance(self.way, Way) else ""
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
