@@ -169,7 +169,6 @@ class Encodes(Sums):
 @pytest.mark.parametrize(
     ("kind", "says"),
     [
-        (Memory, "of (x, memory, mask) none takes one, and none continues by [1]"),
         (Whole, "its cache is given the whole text again, which comes in no pieces"),
         (Places, "its cache goes on where start_pos says, which is not tried"),
         (Nothing, "of (x, scale) none takes one, and nothing but outputs comes back"),
@@ -182,6 +181,59 @@ def test_no_cache_is_said_with_what_was_looked_for(kind: type[Sums], says: str) 
     [one] = check(kind(), laws=["streaming"], vocabulary=16)
     assert one.status == "exempt"
     assert says in one.detail
+
+
+class Hidden(Sums):
+    """A state by a name that is no cache's in every model."""
+
+    def forward(self, x: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.sums(x, hidden)
+
+
+class Gist(Sums):
+    """A state by a name that says nothing."""
+
+    def forward(self, x: Tensor, gist: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        return self.sums(x, gist)
+
+
+class Features(Sums):
+    """What it gives beside outputs, of its inputs alone, moves them, by the name of a state."""
+
+    def forward(self, x: Tensor, h: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y = self.embed(x).cumsum(1)
+        return self.head(y if h is None else y + h.mean(1, keepdim=True)), y
+
+
+class BothWays(Sums):
+    """A state that goes on, of a model that reads both ways."""
+
+    def forward(self, x: Tensor, hidden: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, after = self.sums(x.flip(1), hidden)
+        return y.flip(1), after
+
+
+def test_a_state_by_its_name_and_structure_is_judged() -> None:
+    torch.manual_seed(0)
+    [right] = check(Hidden(), laws=["streaming"], vocabulary=16)
+    assert right.status == "held", right.detail
+    [one] = check(wrong := Hidden(wrong=True), laws=["streaming"], vocabulary=16)
+    assert one.status == "failed", one.detail
+    assert "with hidden, taken for a cache by its name and by [1], which has its" in one.detail
+    assert shown(one, wrong) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("model", "word"),
+    [(Memory(), "memory"), (Gist(wrong=True), "gist"), (Features(), "h"), (BothWays(), "hidden")],
+)
+def test_what_moves_outputs_and_may_be_a_cache_is_said(model: nn.Module, word: str) -> None:
+    torch.manual_seed(0)
+    [one] = check(model, laws=["streaming"], vocabulary=16)
+    assert one.status == "undecided", one.detail
+    assert one.detail.startswith(f"whether {word} is a cache is not known: given [1] behind 2 ")
+    [both] = check(model, laws=["streaming"], vocabulary=16, causal=False)
+    assert both.status == "exempt", both.detail
 
 
 def test_other_words_that_are_not_there_are_said() -> None:
@@ -231,6 +283,44 @@ def test_rows_of_a_dataclass_are_reordered() -> None:
     [one] = check(wrong := Boxed(wrong=True), laws=["streaming"], vocabulary=16)
     assert one.detail.startswith("after its rows were put in the order"), one.detail
     assert shown(one, wrong) > 1e-3
+
+
+class Turned(Sums):
+    """Rows in the second dimension of its cache, and in none of its other part; one wrong reads
+    what it kept itself."""
+
+    kept: Any = None
+
+    def forward(self, x: Tensor, cache: Any = None) -> Any:
+        before = 0 if cache is None else self.kept if self.wrong else cache[0][0, :, None]
+        y = self.embed(x).cumsum(1) + before
+        self.kept = y[:, -1:].detach()
+        return self.head(y), (y[None, :, -1], torch.ones(3))
+
+
+def test_rows_are_found_in_another_dimension() -> None:
+    torch.manual_seed(0)
+    [right] = check(Turned(), laws=["streaming"], vocabulary=16)
+    assert right.status == "held", right.detail
+    assert "rows in another order half-way" in right.detail
+    [one] = check(wrong := Turned(wrong=True), laws=["streaming"], vocabulary=16)
+    assert one.detail.startswith("after its rows were put in the order"), one.detail
+    assert shown(one, wrong) > 1e-3
+
+
+class Folded(Sums):
+    """Rows and two halves in one dimension of its cache."""
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        y, after = self.sums(x, None if cache is None else cache.reshape(len(x), 1, 4))
+        return y, after.reshape(2 * len(x), 2)
+
+
+def test_rows_that_are_not_found_are_said() -> None:
+    torch.manual_seed(0)
+    [one] = check(Folded(), laws=["streaming"], vocabulary=16)
+    assert one.status == "held", one.detail
+    assert "which dimension of its cache is rows is not known: none moved" in one.detail
 
 
 class Weighted(nn.Module):

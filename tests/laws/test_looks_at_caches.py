@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from sequence_laws import caches, check, streaming
 from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.plain import Plain
+from sequence_laws.calls import crop_of
 from sequence_laws.subject import Subject
 
 
@@ -70,7 +72,11 @@ class Held:
 
 
 class Cut(Held):
+    """One that is told how many to keep, or ``wrong`` says that it is told how many to remove."""
+
     def crop(self, count: int) -> None:
+        if (count < 0) != (self.wrong == "a negative number"):
+            raise ValueError("crop takes another number")
         self.sums, self.cut = self.sums[:, : count - (self.wrong == "one too many")], True
 
 
@@ -178,7 +184,51 @@ class Remembers(Masked):
     remembers = True
 
 
+class Either(Masked):
+    """Behind a cache its mask is of all that was read, or of what is new; ``wrong`` says that the
+    cache forgets padding, or has no mask at all."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, cache: Any = None) -> Any:
+        whole = None if cache is None else cache[0]
+        if mask is not None and whole is not None and mask.shape[1] == x.shape[1]:
+            before = torch.ones(whole.shape[:2], dtype=torch.bool) if self.wrong else cache[1]
+            mask = torch.cat((before, mask), 1)
+        given = None if cache is None else (whole, torch.ones(whole.shape[:2], dtype=torch.bool))
+        y, (whole, real) = super().forward(x, mask, given)
+        return y, (whole,) if self.wrong == "none" else (whole, real)
+
+
+class Limited(Sums):
+    """Sums of all embeddings, of which its cache holds 80; ``wrong`` says what is done with more:
+    the oldest are lost, or an error says nothing, or something."""
+
+    def __init__(self, wrong: str = "") -> None:
+        super().__init__(wrong)
+        self.max_len = 80
+
+    def forward(self, x: Tensor, cache: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        h = self.embed(x)
+        h = h if cache is None else torch.cat((cache, h), 1)
+        if h.shape[1] > 80 and (cache is not None or self.wrong == "one pass refuses"):
+            if self.wrong in ("in words", "one pass refuses"):
+                raise ValueError(f"{h.shape[1]} inputs do not fit into a maximum length of 80")
+            if self.wrong == "without a word":
+                raise RuntimeError("something is amiss")
+            h = h[:, -80:] if self.wrong else h
+        return self.head(h.cumsum(1))[:, -x.shape[1] :], h
+
+
 LOOKS = (
+    Look(
+        "streaming", "a piece across a limit", lambda: Limited("lost"),
+        "come in pieces that end at 78, 85, the last across its limit of 80",
+        instead(streaming, "across", nothing("")),
+    ),
+    Look(
+        "streaming", "masks of what is new", lambda: Either("forgets"),
+        "which comes in pieces, each with a mask of its own, that end at 4, 6, 9, is off",
+        lambda patch: patch.setattr(Plain, "feeds_new", None),
+    ),
     Look(
         "streaming", "pieces at the longest length", Ring, "output 63 is off",
         both(
@@ -205,12 +255,12 @@ LOOKS = (
         instead(caches, "reordered", nothing("")),
     ),
     Look(
-        "streaming", "inputs taken back", lambda: Cuts("one too many"), "taken back with crop (",
+        "streaming", "inputs taken back", lambda: Cuts("one too many"), "taken back with crop(2) (",
         instead(caches, "taken_back", nothing("")),
     ),
     Look(
         "streaming", "rows in another order behind a cut", lambda: Cuts("rows that stay once cut"),
-        "taken back with crop and rows changed places",
+        "taken back with crop(32) and rows changed places",
         instead(caches, "taken_back", nothing("")),
     ),
     Look(
@@ -257,7 +307,13 @@ def test_a_look_finds_what_nothing_else_does(look, monkeypatch):
     [
         (Pieces, "rows in another order half-way"),
         (Window, "15 splits, of one input at a time and more"),
-        (Keeps, "its cache cannot be cut"),
+        (Keeps, "its cache was not cut: it has no crop"),
+        (lambda: Cuts("a negative number"), r"not cut: crop\(2\) is refused: .*another number"),
+        (Limited, "; pieces across its limit of 80; "),
+        (lambda: Limited("in words"), "; a piece across its limit of 80 is refused; "),
+        (lambda: Limited("one pass refuses"), "more; rows in another order"),
+        (Either, "; a row padded on the left, with masks of all that was read and of what is new"),
+        (lambda: Either("none"), "; masks of what is new alone take what was read for real"),
         (Cuts, "inputs taken back; two branches of its cache; gradients pass it"),
         (Totals, "two branches of its cache; gradients"),
         (lambda: Totals("an object"), "of its cache, which is changed in place, and of a copy"),
@@ -272,3 +328,19 @@ def test_right_caches_hold_and_say_what_was_tried(model, says):
     [one] = check(model(), vocabulary=16, laws=["streaming"])
     assert one.status == "held", one.detail
     assert re.search(says, one.detail), one.detail
+
+
+def test_an_error_across_a_limit_that_says_nothing_is_found():
+    torch.manual_seed(0)
+    [one] = check(model := Limited("without a word"), vocabulary=16, laws=["streaming"])
+    assert one.status == "failed", one.detail
+    assert one.detail.startswith("7 inputs behind 78 cross its limit of 80, which 85 in one pass")
+    with pytest.raises(RuntimeError, match="something is amiss"):
+        exec(one.reproduction.replace("...", "made"), {"made": model})
+
+
+def test_caches_of_transformers_are_told_how_many_to_remove():
+    theirs = type("Theirs", (Cut,), {"__module__": "transformers.cache_utils"})
+    mine = type("Mine", (theirs,), {})
+    none = torch.zeros(1, 9, 4)
+    assert [crop_of(kind(none, ""), 7, 2) for kind in (Cut, theirs, mine)] == [7, -2, -2]

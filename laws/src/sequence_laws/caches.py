@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
+from sequence_laws.calls import crop_of
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.padding import real
@@ -137,7 +139,7 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
         with torch.no_grad(), subject.exactly():
             _, cache = follow(subject, model, wide, (0, half))
             try:
-                cache = subject.take_back(model, subject.widened(draft), cache)
+                cache = subject.take_back(model, subject.widened(draft), cache, half)
                 if length > short:
                     cache = subject.rows_of(cache, rows)
                     moved = True
@@ -150,9 +152,10 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
             order, text = (
                 (f"rows = torch.tensor({rows.tolist()})", "x[rows]") if moved else ("", "x")
             )
+            crop = f"crop({crop_of(cache, half, draft.shape[1])})"
             raise LawBroken(
                 f"output {half + wrong[0]} is off by {wrong[1]:.2g} after {draft.shape[1]} inputs "
-                f"behind {half} were taken back with crop{' and rows changed places' * moved} "
+                f"behind {half} were taken back with {crop}{' and rows changed places' * moved} "
                 f"(length {length})",
                 subject.code(
                     subject.inputs.code(2, length),
@@ -161,7 +164,7 @@ def taken_back(subject: Subject, short: int, long: int) -> str:
                     f"_, cache = feed(x[:, :{half}], None)",
                     *subject.record_code(),
                     f"_, cache = feed(other[:, {half}:{half + 3}], cache)",
-                    f"cache.crop(-{draft.shape[1]})",
+                    f"cache.{crop}",
                     *([order, *subject.rows_code(cache)] if moved else []),
                     *two_code("y", text, cuts),
                     f"y = y - {subject.call_code(text)}[:, {half}:]",
@@ -305,7 +308,8 @@ def _gradient_code(subject: Subject, length: int, half: int) -> str:
 
 def padded(subject: Subject) -> str:
     """A row that is padded on the left and comes in pieces, its mask growing with it, is that row
-    in a batch in one pass.
+    in a batch in one pass; also where it is given a mask of what is new alone, of one that takes
+    both and whose cache holds a mask.
 
     Raises:
         LawBroken: the first real position that differs.
@@ -316,20 +320,47 @@ def padded(subject: Subject) -> str:
         raise Inapplicable("")
     if not subject.feeds_masks:
         raise Inapplicable("no mask is taken with its cache")
-    x, padding_mask, half = subject.inputs.draw(2, length), real(length, "left"), length // 2
+    half = length // 2
+    require_padded(subject, length, (0, half, half + 1, half + 2, length), "")
+    if (new := subject.feeds_new) is None:
+        return "a row padded on the left"
+    # of one input a mask would be that of all
+    cuts, words = (0, half, half + 2, length), ", each with a mask of its own,"
+    try:
+        require_padded(new, length, cuts, words)
+    except LawBroken:
+        if holds_mask(new, half):
+            raise
+        return "a row padded on the left; masks of what is new alone take what was read for real"
+    return "a row padded on the left, with masks of all that was read and of what is new"
+
+
+def holds_mask(subject: Subject, length: int) -> bool:
+    """Whether a cache has a mask (B, L) of what it has read: ones, where nothing is padding."""
+    x, ones = subject.inputs.draw(2, length), torch.ones(2, length, dtype=torch.bool)
+    with torch.no_grad(), subject.exactly():
+        cuts = (0, length)
+        _, cache = follow(subject, subject.copy(), subject.widened(x), cuts, None, ones)
+    masks = (t for t in tree_leaves(cache) if isinstance(t, Tensor) and t.shape == ones.shape)
+    return any(bool((mask == 1).all()) for mask in masks)
+
+
+def require_padded(subject: Subject, length: int, cuts: Sequence[int], words: str) -> None:
+    """Raise `LawBroken` where a row that is padded on the left differs in pieces."""
+    x, padding_mask = subject.inputs.draw(2, length), real(length, "left")
     try:
         expected = subject.exact(x, padding_mask)[1:, 2:]
     except FAILURES as error:  # which is the law of padding's
         raise Inapplicable("") from error
-    bound, cuts = subject.bound(x, padding_mask), (0, half, half + 1, half + 2, length)
+    bound = subject.bound(x, padding_mask)
     with torch.no_grad(), subject.exactly():
         row = subject.widened(x)[1:]
         y, _ = follow(subject, subject.copy(), row, cuts, None, padding_mask[1:])
     if wrong := difference(y[:, 2:], expected, bound):
         raise LawBroken(
             f"output {2 + wrong[0]} of a row with two padding inputs on the left, which comes in "
-            f"pieces that end at {', '.join(map(str, cuts[1:]))}, is off by {wrong[1]:.2g} from "
-            f"that of one pass (rounding {bound:.0e})",
+            f"pieces{words} that end at {', '.join(map(str, cuts[1:]))}, is off by {wrong[1]:.2g} "
+            f"from that of one pass (rounding {bound:.0e})",
             subject.code(
                 subject.inputs.code(2, length),
                 f"padding_mask = torch.tensor({padding_mask.int().tolist()}).bool()",
@@ -343,4 +374,3 @@ def padded(subject: Subject) -> str:
                 f"print((torch.cat(pieces, 1) - y[1:])[:, {2 + wrong[0]}].abs().max())  # not 0",
             ),
         )
-    return "a row padded on the left"

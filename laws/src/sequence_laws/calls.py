@@ -11,7 +11,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.verdict import Inapplicable
+from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.verdict import Inapplicable, Status
 
 
 class PlainCall(NamedTuple):
@@ -64,6 +65,10 @@ class Call:
     """whether a mask of ones is given where there is none"""
     streams: bool = False
     """whether `feed` continues a cache"""
+    uncached_as: Status = "exempt"
+    """status of streaming where it does not"""
+    taken: str = ""
+    """words on why it is thought to, where its word alone does not say so"""
     feeds_masks: bool = False
     """whether `feed_masked` does, with a mask"""
     packs: str = ""
@@ -192,6 +197,12 @@ class Call:
         that was read and of ``x``."""
         raise NotImplementedError
 
+    @property
+    def feeds_new(self) -> Any:
+        """The same whose `feed_masked` gives a mask of what is new alone, where it takes both; or
+        None."""
+        return None
+
     def feed_masked_code(self) -> list[str]:
         """The Python of it: lines that define ``feed(x, cache, padding_mask)``."""
         return []
@@ -228,16 +239,24 @@ class Call:
         """Inputs that each row of a cache has seen, as it says; [] where it does not."""
         return []
 
-    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
-        """The cache after inputs that it was given and that were cut off again.
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any, kept: int) -> Any:
+        """The cache after inputs that it was given and that were cut off again behind the first
+        ``kept``.
 
         Raises:
-            Inapplicable: the cache has no ``crop(-n)``.
+            Inapplicable: the cache has no ``crop``, or refuses the number that is kept.
         """
         if not hasattr(cache, "crop"):
-            raise Inapplicable("its cache cannot be cut")
+            raise Inapplicable("its cache was not cut: it has no crop")
         _, cache = self.feed(model, x, cache)
-        cache.crop(-x.shape[1])
+        number = crop_of(cache, kept, x.shape[1])
+        try:
+            cache.crop(number)
+        except FAILURES as error:
+            if number != kept:
+                raise
+            words = f"its cache was not cut: crop({number}) is refused: {describe(error)}"
+            raise Inapplicable(words) from error
         return cache
 
     def record_code(self) -> list[str]:
@@ -282,6 +301,13 @@ class Call:
     def as_graph_code(self) -> list[str]:
         """The Python of it."""
         return []
+
+
+def crop_of(cache: Any, kept: int, more: int) -> int:
+    """What ``crop`` is given to cut off all behind the first ``kept``: their number, or, of a cache
+    of transformers, which refuses that by now, the negative number of ``more``."""
+    theirs = any(kind.__module__.startswith("transformers.") for kind in type(cache).__mro__)
+    return -more if theirs else kept
 
 
 def named(model: nn.Module) -> str:

@@ -73,8 +73,10 @@ def causality(subject: Subject) -> str:
 
 def streaming(subject: Subject) -> str:
     """Two pieces with a cache give what one pass gives."""
-    if not (subject.streams and subject.causal):
-        raise Inapplicable("it offers no cache, or reads both ways")
+    if not subject.streams:
+        raise Inapplicable(subject.uncached, subject.uncached_as)
+    if not subject.causal:
+        raise Inapplicable("it reads both ways")
     subject.require_positions()
     look, half = _look(subject), _look(subject).half
     model, wide = subject.copy(), subject.widened(look.x)

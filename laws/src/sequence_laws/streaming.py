@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from sequence_laws import caches
+from sequence_laws.behaviour import clear
 from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.limits import MOST
 from sequence_laws.subject import TRIED, Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -24,7 +26,7 @@ def streaming(subject: Subject) -> str:
         Inapplicable: the model offers no cache.
     """
     if not subject.streams:
-        raise Inapplicable(subject.uncached)
+        raise Inapplicable(subject.uncached, subject.uncached_as)
     if not subject.causal:
         raise Inapplicable("it reads both ways: nothing can be given before all is read")
     subject.require_positions()
@@ -37,11 +39,12 @@ def streaming(subject: Subject) -> str:
     if long > TRIED[-1] and subject.takes(long):
         tried.append((long, [(0, TRIED[-1], TRIED[-1] + 1, long)]))
     for length, every in tried + around:
-        pieces(subject, length, every)
+        pieces(subject, length, every, subject.taken)
     count = sum(len(every) for _, every in tried + around)
     found = [f"{count} splits, of one input at a time and more"]
     length, every = around[0] if around else (tried[0][0], tried[0][1][:2])
-    found += [static(subject, length, every), *caches.between(subject, lengths)]
+    found += [static(subject, length, every), across(subject, lengths[-1])]
+    found += caches.between(subject, lengths)
     return "; ".join(filter(None, found))
 
 
@@ -95,6 +98,40 @@ def pieces(subject: Subject, length: int, every: Sequence[Cuts], how: str = "") 
                 f"print((torch.cat(pieces, 1) - {subject.call_code('x')})[:, {at}].abs().max())",
             ),
         )
+
+
+def across(subject: Subject, longest: int) -> str:
+    """A piece that crosses the limit that a model says, which may be the size of its cache, gives
+    what one pass gives, if that takes as much, or an error in words.
+
+    Raises:
+        LawBroken: it gives something else, or an error that says nothing.
+    """
+    limit = subject.max_length()
+    if limit is None or not longest <= limit <= MOST or not subject.takes(limit + 5):
+        return ""
+    length, cuts = limit + 5, (0, limit - 2, limit + 5)
+    try:
+        pieces(subject, length, [cuts], f", the last across its limit of {limit}")
+    except LawBroken:
+        raise
+    except Inapplicable:  # of outputs that are not finite
+        return ""
+    except Exception as error:  # whatever a model says of a length
+        if clear(error, length) or "cache" in str(error).lower():
+            return f"a piece across its limit of {limit} is refused"
+        raise LawBroken(
+            f"7 inputs behind {limit - 2} cross its limit of {limit}, which {length} in one pass "
+            f"do, too, and end in an error that names no length: {describe(error)}",
+            subject.code(
+                subject.inputs.code(2, length),
+                *subject.feed_code(),
+                f"{subject.call_code('x')}",
+                f"_, cache = feed(x[:, :{limit - 2}], None)",
+                f"feed(x[:, {limit - 2}:], cache)",
+            ),
+        ) from error
+    return f"pieces across its limit of {limit}"
 
 
 def static(subject: Subject, length: int, every: Sequence[Cuts]) -> str:

@@ -189,13 +189,13 @@ class Continued(Subject):
         cache.reorder_cache(rows)
         return cache
 
-    def take_back(self, model: nn.Module, x: Tensor, cache: Any) -> Any:
+    def take_back(self, model: nn.Module, x: Tensor, cache: Any, kept: int) -> Any:
         """As any; windows and states are set before to keep what was."""
         if not getattr(cache, "is_croppable", True):
             raise Inapplicable("its cache says that it cannot be cut")
         if hasattr(cache, "activate_past_recording"):
             cache.activate_past_recording()
-        return super().take_back(model, x, cache)
+        return super().take_back(model, x, cache, kept)
 
     def record_code(self) -> list[str]:
         """The Python of it."""

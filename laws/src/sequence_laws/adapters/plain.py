@@ -26,8 +26,11 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+_TREES = "torch.utils._pytree"
 PADDING = re.compile("mask|length")
 """names of what may tell padding"""
+NEW = "[:, -x.shape[1]:]"
+"""of a mask of all that was read, that of what is new"""
 
 
 class UnreadError(ConfigError):
@@ -114,9 +117,14 @@ class Plain(Subject):
         return f", {word}={form.format(real)}"
 
     @functools.cached_property
-    def way(self) -> Way | str:
+    def way(self) -> Way | Inapplicable:
         """How a cache is given, or why there is none."""
-        return find(self)
+        way = find(self)
+        if isinstance(way, Way):
+            self.taken = way.taken
+        else:
+            self.uncached_as = way.status
+        return way
 
     @property
     def streams(self) -> bool:  # type: ignore[override]
@@ -158,9 +166,9 @@ class Plain(Subject):
     def _fed(
         self, model: nn.Module, x: Tensor, cache: Any, given: Mapping[str, Any]
     ) -> tuple[Tensor, Any]:
-        if isinstance(self.way, str):
-            raise Inapplicable(self.way)
-        word, asks, _, back = self.way
+        if isinstance(self.way, Inapplicable):
+            raise self.way
+        word, asks, _, back, _ = self.way
         cached = {} if cache is None else {word: cache}
         result = self.given(model, x, **cached, **asks, **given)
         after = beside(result)
@@ -171,9 +179,9 @@ class Plain(Subject):
 
     def feed_code(self, masked: bool = False) -> list[str]:
         """The Python of it."""
-        if isinstance(self.way, str):
+        if isinstance(self.way, Inapplicable):
             return []
-        word, asks, outputs, back = self.way
+        word, asks, outputs, back, _ = self.way
         flags = "".join(f", {flag}=True" for flag in asks)
         mask = self.masked_code(f"padding_mask{self._part}") if masked else ""
         given = ", padding_mask" * masked
@@ -202,13 +210,13 @@ class Plain(Subject):
         return self.feed_code(masked=True)
 
     @functools.cached_property
-    def _part(self) -> str | None:
-        """Of which inputs a mask is given with a cache: "" of all that were read, or of the new
-        ones; that of ones with which outputs are right, else all if there are outputs at all."""
+    def _parts(self) -> dict[str, bool]:
+        """Of which inputs a mask may be given with a cache, "" of all that were read, or of the
+        new ones (`NEW`), and whether outputs are right with one of ones."""
         length = self.usual()
-        x, half, found = self.inputs.draw(2, length), length // 2, None
+        x, half, found = self.inputs.draw(2, length), length // 2, dict[str, bool]()
         wide, ones = self.widened(x), torch.ones(2, length, dtype=torch.bool)
-        for part, start in (("", 0), ("[:, -x.shape[1]:]", half)):
+        for part, start in (("", 0), (NEW, half)):
             masks = map(self.masked, (ones[:, :half], ones[:, start:]))
             try:
                 with torch.no_grad(), self.exactly():
@@ -219,14 +227,24 @@ class Plain(Subject):
                     off = (self.outputs(y, x[:, half:]) - self.exact(x)[:, half:]).abs().max()
             except FAILURES:  # whatever it says of another mask
                 continue
-            if float(off) <= self.bound(x):
-                return part
-            found = "" if part == "" else found
+            found[part] = float(off) <= self.bound(x)
         return found
 
+    @functools.cached_property
+    def _part(self) -> str | None:
+        """That of `_parts` with which outputs are right, else all that were read if there are
+        outputs at all."""
+        right = [part for part, holds in self._parts.items() if holds]
+        return next(iter(right), "" if "" in self._parts else None)
+
+    @functools.cached_property
+    def feeds_new(self) -> Self | None:
+        """The same that is given a mask of what is new alone, where it takes both."""
+        return self.otherwise(_part=NEW) if [*self._parts.values()] == [True, True] else None
+
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache with ``reorder_cache(rows)``, or of tensors whose first dimension is rows, in
-        containers and dataclasses.
+        """A cache with ``reorder_cache(rows)``, or of tensors, in containers and dataclasses, that
+        have rows in some dimension.
 
         Raises:
             Inapplicable: it is neither.
@@ -234,29 +252,59 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        leaves: list[Any] = []
-        mapped(leaves.append, cache)
+        leaves = _leaves(cache)
         if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
             raise Inapplicable("its cache cannot be reordered")
-        if any(isinstance(leaf, Tensor) and leaf.shape[:1] != rows.shape for leaf in leaves):
-            raise Inapplicable(
-                "rows are not the first dimension of its cache, so none were reordered"
-            )
-        return mapped(lambda t: t[rows] if isinstance(t, Tensor) else t, cache)
+        pairs = [*zip(leaves, self._row_dims, strict=False)]
+        known = len(leaves) == len(pairs) and any(n is not None for _, n in pairs)
+        if not known or any(
+            n is not None and getattr(leaf, "shape", ())[n : n + 1] != rows.shape
+            for leaf, n in pairs
+        ):
+            raise Inapplicable("which dimension of its cache is rows is not known: none moved")
+        dims = iter(self._row_dims)
+        return mapped(lambda t: t if (n := next(dims)) is None else t.index_select(n, rows), cache)
+
+    @functools.cached_property
+    def _row_dims(self) -> list[int | None]:
+        """The dimension of each part of its cache that is rows, which caches of two and of three
+        tell; [] where that cannot be said."""
+        length = next((n for n in self.lengths() if n >= 5), self.usual())
+        parts = []
+        for count in (2, 3):
+            with torch.no_grad(), self.exactly():
+                seed(0)
+                x = self.widened(self.inputs.draw(count, length // 2))
+                leaves = _leaves(self.feed(self.copy(), x, None)[1])
+            parts.append([leaf.shape if isinstance(leaf, Tensor) else () for leaf in leaves])
+        found: list[int | None] = []
+        for two, three in zip(*parts, strict=False):
+            moved = [n for n, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
+            expected = torch.Size(3 if n in moved[:1] else size for n, size in enumerate(two))
+            if expected != three:
+                return []
+            found.append(moved[0] if moved else None)
+        return found
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         if hasattr(cache, "reorder_cache"):
             return super().rows_code(cache)
-        if any(map(_is_data, tree_leaves(cache))):
-            return [
-                "from sequence_laws.adapters.plain import mapped",
-                "cache = mapped(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
-            ]
+        data = any(map(_is_data, tree_leaves(cache)))
+        name, where = ("mapped", "sequence_laws.adapters.plain") if data else ("tree_map", _TREES)
         return [
-            "from torch.utils._pytree import tree_map",
-            "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
+            f"from {where} import {name}",
+            f"dims = iter({self._row_dims})  # of rows",
+            "moved = lambda t: t if (n := next(dims)) is None else t.index_select(n, rows)",
+            f"cache = {name}(moved, cache)",
         ]
+
+
+def _leaves(cache: Any) -> list[Any]:
+    """What is in a cache of containers and dataclasses."""
+    leaves: list[Any] = []
+    mapped(leaves.append, cache)
+    return leaves
 
 
 def _is_data(part: Any) -> bool:
