@@ -44,6 +44,7 @@ DECODER_MASKS = (
     "tgt_padding_mask",
 )
 DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
+POSITIONS = ("position_ids", "positions", "pos_ids")
 """words that a ``forward`` may have for what is given beside its inputs"""
 
 
@@ -67,7 +68,7 @@ class Call:
     packs: str = ""
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
-    """whether it claims to keep them apart, where `packs` may mean something else"""
+    """whether it claims to keep them apart: of positions that start over not all models do"""
     label_word: str | None = "labels"
     """by which it takes labels"""
     loss_place: str = ".loss"
@@ -262,14 +263,18 @@ class Call:
         return other
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """Result of the model for rows in which several documents (B, L), by number, stand."""
+        """Result of the model for rows in which several documents (B, L), by number, stand: it is
+        told their numbers, or positions that start over in each."""
+        if self.packs in POSITIONS:
+            documents = torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)
         return self.given(model, x, **{self.packs: documents})
 
     def packed_code(self) -> str:
         """The Python of it, of ``x`` and ``documents``."""
-        return f"{self.call_code('x').removesuffix(self.place)[:-1]}, {self.packs}=documents)" + (
-            self.place
-        )
+        told, called = "documents", self.call_code("x").removesuffix(self.place)
+        if self.packs in POSITIONS:
+            told = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
+        return f"{called[:-1]}, {self.packs}={told}){self.place}"
 
     def as_graph(self, model: nn.Module) -> nn.Module:
         """The model in the form in which it can be captured, which computes the same."""

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -20,7 +20,7 @@ def packing(subject: Subject) -> str:
     Raises:
         LawBroken: the first position that differs.
         Inapplicable: the model takes no documents; `reported`: positions that start over, which
-            some libraries take for documents, do not keep them apart.
+            some models take for documents, keep those of no row apart, or are refused.
     """
     if not subject.packs:
         raise Inapplicable(subject.unpacked)
@@ -31,32 +31,48 @@ def packing(subject: Subject) -> str:
     places = torch.arange(length)
     ids = torch.stack([torch.bucketize(places, torch.tensor(b), right=True) for b in every])
     bound, apart = subject.bound(x[:1]), ""
+    run = functools.partial(_packed, subject, documents=ids)
     try:
-        y = _packed(subject, x, ids)
+        y = run(x)
     except FAILURES as error:  # some take documents of one row alone, whose ends they are told
-        y = torch.cat([_packed(subject, x[r : r + 1], ids[r : r + 1]) for r in range(len(x))])
-        apart = f"; a row at a time: {describe(error)}"
+        apart, run = f"; a row at a time: {describe(error)}", functools.partial(run, each=True)
+        try:
+            y = run(x)
+        except FAILURES as refusal:
+            if subject.separates:
+                raise
+            words = f"{subject.packs} that start over are refused: {describe(refusal)}"
+            raise Inapplicable(words, "reported") from refusal
+    offs, kept = list[Tensor](), list[int]()
     for row, starts in enumerate(every):
         parts = list(itertools.pairwise((0, *starts, length)))
         alone = torch.cat([subject.exact(x[row : row + 1, s:e]) for s, e in parts], 1)
-        off = (y[row] - alone[0]).abs().amax(-1)
-        if bool((off <= bound).all()):
-            continue
+        offs.append((y[row] - alone[0]).abs().amax(-1))
+        if bool((offs[row] <= bound).all()):
+            kept.append(row)
+    for row in (row for row in range(len(every)) if row not in kept):
+        off, starts = offs[row], every[row]
+        parts = list(itertools.pairwise((0, *starts, length)))
         at = int((~(off <= bound)).nonzero()[0])
         start = max(s for s in starts if s <= max(at, starts[0]))
-        one, marks, other = x[row : row + 1], ids[row : row + 1], x[row : row + 1].clone()
-        other[:, :start] = subject.inputs.other(one[:, :start])
-        moved = _packed(subject, other, marks) - _packed(subject, one, marks)
-        seen = float(moved[0, start:].abs().max())
+        seen = _sees(run, subject, x, row, start)
+        by = (
+            f"it moves by {seen:.2g} with the document before"
+            if seen > bound
+            else "none sees another"
+        )
         if seen > bound and not subject.separates:
-            words = f"{subject.packs} that start over do not separate documents"
-            raise Inapplicable(words, "reported")
-        by = f"it moves by {seen:.2g} with" if seen > bound else "none sees"
+            # a row in which nothing but these positions keeps documents apart shows that they may
+            told = (r for r in kept if _sees(subject.exact, subject, x, r, every[r][0]) > bound)
+            if (other := next(told, None)) is None:
+                words = f"{subject.packs} that start over do not separate documents"
+                raise Inapplicable(words, "reported")
+            by += f", while those of row {other} are kept apart"
         s, e = next(part for part in parts if at < part[1])
         raise LawBroken(
             f"output {at} of row {row} is off by {float(off[at]):.2g} from that of its document "
             f"alone where {len(parts)}, of {sizes(parts)}, stand in a row and are marked by "
-            f"{subject.packs}; {by} {'the document before' if seen > bound else 'another'}",
+            f"{subject.packs}; {by}",
             subject.code(
                 subject.inputs.code(len(every), length),
                 f"documents = torch.tensor({ids.tolist()})",
@@ -93,7 +109,19 @@ def sizes(parts: Iterable[tuple[int, int]]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
+def _sees(
+    run: Callable[[Tensor], Tensor], subject: Subject, x: Tensor, row: int, start: int
+) -> float:
+    """By how much a row's outputs from a place on move with its inputs before it."""
+    other = x.clone()
+    other[row, :start] = subject.inputs.other(x[row, :start])
+    return float((run(other) - run(x))[row, start:].abs().max())
+
+
+def _packed(subject: Subject, x: Tensor, documents: Tensor, each: bool = False) -> Tensor:
+    if each:
+        pairs = zip(x.split(1), documents.split(1), strict=True)
+        return torch.cat([_packed(subject, *pair) for pair in pairs])
     with torch.no_grad(), subject.exactly():
         seed(0)
         wide = subject.widened(x)

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from sequence_laws.adapters.beside import Beside, needs
 from sequence_laws.adapters.caches import Way, find
 from sequence_laws.adapters.masks import ADDED, FORMS, masking
-from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, parameters
+from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, POSITIONS, parameters
 from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
@@ -51,7 +51,6 @@ class Plain(Subject):
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.packs = takes(model, *DOCUMENTS) or ""
         self.label_word = takes(model, *LABELS)
 
     def furnished(self, beside: Beside) -> Self:
@@ -89,6 +88,33 @@ class Plain(Subject):
     def adds(self) -> bool:  # type: ignore[override]
         """Whether its mask is added to scores."""
         return self.masking is not None and self.masking[1] == ADDED
+
+    @functools.cached_property
+    def packs(self) -> str:  # type: ignore[override]
+        """Word of documents, or of positions by which it counts as it does without them."""
+        word = takes(self.model, *DOCUMENTS, *POSITIONS) or ""
+        if word in POSITIONS:
+            try:
+                x = self.inputs.draw(2, self.usual())
+                places = torch.arange(x.shape[1]).expand(2, -1)
+                with torch.no_grad(), self.exactly():
+                    seed(0)
+                    result = self.given(self.copy(), self.widened(x), **{word: places})
+                off = (self.outputs(result, x) - self.exact(x)).abs().max()
+                counts = float(off) <= self.bound(x)
+            except (Inapplicable, *FAILURES):  # whatever it says of positions that are not its own
+                counts = False
+            if not counts:
+                self.unpacked = (
+                    f"{word} 0, 1, 2 ... are not as none: no documents were told by them"
+                )
+                return ""
+        return word
+
+    @property
+    def separates(self) -> bool:  # type: ignore[override]
+        """Whether it is told documents themselves."""
+        return self.packs not in POSITIONS
 
     def masked(self, real: Tensor | None) -> dict[str, Tensor]:
         """The mask as it is given."""

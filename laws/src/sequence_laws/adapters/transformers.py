@@ -64,7 +64,7 @@ class PreTrained(Continued):
         """One pass without a cache; positions count what is real."""
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = x.where(padding_mask, self.padding_token)
-        return model(**{**self._reads(model, x), **self._told(padding_mask)})
+        return self.given(model, x, **self._told(padding_mask))
 
     def plain_calls(self) -> Iterator[PlainCall]:
         """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
@@ -128,10 +128,8 @@ class PreTrained(Continued):
         places = torch.arange(5)[None]
         with torch.no_grad(), doubled():  # it may be asked where that is so
             y = first(model(**self._reads(model, x)))
-            starts = (
-                n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
-            )
-            return next(starts, 0)
+            given = (first(self.given(model, x, position_ids=places + n)) for n in range(4))
+            return next((n for n, other in enumerate(given) if torch.equal(y, other)), 0)
 
     def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
         """Its ``loss``."""
@@ -140,18 +138,9 @@ class PreTrained(Continued):
         given = {**self._reads(model, x), **self._told(padding_mask)}
         return loss_in(model(**given, labels=labels))
 
-    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """One pass, with positions that start over in each document."""
-        before = torch.searchsorted(documents, documents)
-        return self._placed(model, x, torch.arange(x.shape[1]) - before)
-
-    def _placed(self, model: nn.Module, x: Tensor, places: Tensor) -> Any:
-        return model(**self._reads(model, x), position_ids=places)
-
-    def packed_code(self) -> str:
-        """The Python of it."""
-        places = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
-        return super().packed_code().replace("=documents)", f"={places})")
+    def given(self, model: nn.Module, x: Tensor, **more: Any) -> Any:
+        """One pass without a cache, with more words."""
+        return model(**{**self._reads(model, x), **more})
 
     def as_graph(self, model: nn.Module) -> nn.Module:
         """The model with experts that are no loop."""
