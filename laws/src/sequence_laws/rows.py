@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
+from sequence_laws.padding import losses
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -81,6 +82,8 @@ def packing(subject: Subject) -> str:
                 f"print((y - alone[0, {at - s}]).abs().max())  # not 0",
             ),
         )
+    if subject.label_word:
+        losses(subject, length, every[0][0])
     found = "; ".join(sizes(itertools.pairwise((0, *starts, length))) for starts in every)
     return f"documents of {found} in a row, marked by {subject.packs}{apart}"
 

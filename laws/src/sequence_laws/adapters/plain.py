@@ -154,16 +154,6 @@ class Plain(Subject):
         mask = self.masked_code(self.real_code(x, padding_mask))
         return f"model({self.beside.inner(x)}{mask}){self.place}"
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
-        """The entry ``loss`` of its result."""
-        if self.label_word is None:
-            return super().loss(model, x, labels, padding_mask)
-        if self.label_word in self.beside.fixed:
-            raise Inapplicable(f"its loss is not compared: {self.label_word} are given for outputs")
-        result = self.given(model, x, **{self.label_word: labels}, **self.masked(padding_mask))
-        self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
-        return loss_in(result)
-
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
 
@@ -293,18 +283,6 @@ def mapped(change: Callable[[Any], Any], cache: Any) -> Any:
         return made
 
     return tree_map(part, cache)
-
-
-def loss_in(result: Any) -> Tensor:
-    """The loss in what a model gave for labels.
-
-    Raises:
-        Inapplicable: there is none.
-    """
-    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
-    if not isinstance(loss, Tensor) or loss.dim():
-        raise Inapplicable("for labels it gives no loss")
-    return loss
 
 
 def plain(
