@@ -72,6 +72,8 @@ class Call:
     """whether it claims to keep them apart: of positions that start over not all models do"""
     label_word: str | None = None
     """by which it takes labels"""
+    labelled: bool = False
+    """whether it is given its inputs as labels, too"""
     loss_place: str = ".loss"
     """of the loss in what it gives for labels"""
     doubles: bool = True

@@ -8,6 +8,7 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
@@ -26,6 +27,11 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
+KEEPS = ("use_cache", "return_cache")
+"""flags by which a pass keeps a cache, or not"""
+ATTENDS = ("eager", "sdpa")
+ATTENDED = ("attn_implementation", "_attn_implementation", "attention_implementation")
+"""attributes that say by which of them a module or its configuration attends"""
 PADDING = re.compile("mask|length")
 """names of what may tell padding"""
 
@@ -48,6 +54,8 @@ class Plain(Subject):
 
     beside = Beside()
     """what else it is given"""
+    flags: Mapping[str, bool] = MappingProxyType({})
+    """what a pass without a cache is given by its words"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
@@ -147,12 +155,62 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        return self.given(model, x, **self.masked(self.real(x, padding_mask)))
+        labels = {str(self.label_word): x} if self.labelled else {}
+        return self.given(
+            model, x, **self.flags, **labels, **self.masked(self.real(x, padding_mask))
+        )
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         mask = self.masked_code(self.real_code(x, padding_mask))
-        return f"model({self.beside.inner(x)}{mask}){self.place}"
+        flags = "".join(f", {word}={value}" for word, value in self.flags.items())
+        labels = f", {self.label_word}={x}" * self.labelled
+        return f"model({self.beside.inner(x)}{flags}{labels}{mask}){self.place}"
+
+    def encodings(self) -> Iterator[tuple[str, Self]]:
+        """With flags of a cache, True and False; with labels, where no outputs read them."""
+        for flag in (word for word in KEEPS if word in parameters(self.model)):
+            for value in (True, False):
+                other = self.otherwise(flags={flag: value})
+                yield f"with {flag}={value}", other.at_its_place()
+        word = self.label_word
+        if word is None or word in self.beside.fixed or self.inputs.vocabulary is None:
+            return
+        other, x = self.otherwise(labelled=True), self.inputs.draw(2, self.usual())
+        with contextlib.suppress(*FAILURES), torch.no_grad():  # of labels of another shape
+            seed(0)
+            one = first(other.call(other.copy(torch.float32), x))
+            seed(0)
+            labels = {word: self.inputs.other(x)}
+            two = first(self.given(self.copy(torch.float32), x, **labels))
+            if not torch.equal(one, two):  # they are inputs, as of a decoder that is told its past
+                return
+        yield f"with {word}", other.at_its_place()
+
+    def at_its_place(self) -> Self:
+        """The same, which knows where outputs are in what it gives now."""
+        with contextlib.suppress(*FAILURES), torch.no_grad():  # which whoever calls it will meet
+            x = self.inputs.draw(2, self.usual())
+            self.place = place(self.call(self.copy(torch.float32), x))
+        return self
+
+    def variants(self) -> Iterator[tuple[str, Self]]:
+        """The model with each of `ATTENDS`, where it knows both and reads which."""
+        found = list[tuple[str, Self]]()
+        for way in ATTENDS if [*_attending(self.model)] else ():
+            word, other = _Read(way), self.otherwise(model=copy.deepcopy(self.model))
+            parts = [*_attending(other.model)]
+            for part, _, name in parts:
+                setattr(part, name, word)
+            word.read = False
+            with contextlib.suppress(*FAILURES), torch.no_grad():  # it knows one alone
+                other.run(other.copy(torch.float32), self.inputs.draw(2, self.usual()))
+                other.build = (
+                    *self.build,
+                    *(f"{code}.{name} = {way!r}" for _, code, name in parts),
+                )
+                found += [(f"attention {way}", other)] * word.read
+        yield from found if len(found) == len(ATTENDS) else [("", self)]
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
@@ -264,6 +322,40 @@ class Plain(Subject):
             "from torch.utils._pytree import tree_map",
             "cache = tree_map(lambda t: t[rows] if torch.is_tensor(t) else t, cache)",
         ]
+
+
+class _Read(str):
+    """A word that knows whether it was compared or looked up."""
+
+    read = False
+
+    def __eq__(self, other: object) -> bool:
+        self.read = True
+        return str(self) == other
+
+    def __hash__(self) -> int:
+        self.read = True
+        return hash(str(self))
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+
+def _attending(model: nn.Module) -> Iterator[tuple[Any, str, str]]:
+    """Modules and configurations that say how they attend, with the Python of each, and the
+    attribute."""
+    seen = set[int]()
+    for path, module in model.named_modules():
+        code = f"model.get_submodule({path!r})" if path else "model"
+        for part, own in (module, code), (getattr(module, "config", None), f"{code}.config"):
+            known = getattr(part, "__dict__", {})
+            named = [word for word in ATTENDED if known.get(word) in ATTENDS]
+            if named and id(part) not in seen:
+                seen.add(id(part))
+                yield from ((part, own, word) for word in named)
 
 
 def _is_data(part: Any) -> bool:
