@@ -159,19 +159,24 @@ def batch(subject: Subject) -> str:
                     f"(y - {subject.call_code('x.flip(0)')}.flip(0)).abs().max())  # one is not 0",
                 ),
             )
-    told = many(subject, x, together, bound)
+    told = many(subject, x, together, bound) + streamed(subject, x, bound)
     return f"alone, in another order{told}" + in_training(subject, length)
 
 
 def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
-    """Three rows behind 30 others give their outputs ``y``, also where each row has a mask of its
-    own and the same with three rows."""
-    most = torch.cat((subject.inputs.other(x).repeat(10, *[1] * (x.dim() - 1)), x))
+    """Three rows behind 30 others give their outputs ``y``, also where these repeat one input, and
+    where each row has a mask of its own and the same with three rows."""
+    company, one = f"[{subject.inputs.other_code()}] * 10", "[x[:1, :1].expand_as(x[:1])] * 30"
+    others = subject.inputs.other(x).repeat(10, *[1] * (x.dim() - 1))
+    # of capacities, as of experts, they take one share
+    same = x[:1, :1].expand(30, *x.shape[1:])
     length, sides = x.shape[1], [side for side in subject.masks if side != "holes"]
-    padded = torch.arange(len(most))[:, None] % min(5, length)
+    padded = torch.arange(33)[:, None] % min(5, length)
     masks = torch.arange(length) < length - padded
     masks = masks.flip(1) if sides[:1] == ["left"] else masks
-    for mask in (None, masks) if sides else (None,):
+    looks = [(others, company, None), (same, one, None), *[(others, company, masks)] * bool(sides)]
+    for rows, code, mask in looks:
+        most = torch.cat((rows, x))
         three = y if mask is None else subject.exact(x, mask[-3:])
         off = (subject.exact(most, mask)[-3:] - three).abs().amax(-1)
         off = off if mask is None or subject.pools else off.where(mask[-3:], 0)
@@ -181,19 +186,57 @@ def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
         given = (None, None) if mask is None else ("mask", "mask[-3:]")
         program = [
             subject.inputs.code(3, length),
-            f"most = torch.cat([{subject.inputs.other_code()}] * 10 + [x])",
+            f"most = torch.cat({code} + [x])",
             *[f"mask = torch.tensor({masks.int().tolist()}).bool()"] * (mask is not None),
             f"off = {subject.call_code('most', given[0])}[-3:]",
             f"off = off - {subject.call_code('x', given[1])}",
             f"print(off{'[mask[-3:]]' * (mask is not None and not subject.pools)}.abs().max())"
             "  # not 0",
         ]
+        each += ", of which 30 repeat one input," * (rows is same)
         raise LawBroken(
             f"a row among 33{each} gives outputs that are off by {float(off.max()):.2g} from those "
             f"in a batch of 3 (length {length}, rounding {bound:.0e})",
             subject.code(*program),
         )
     return ", among 30 others" + " with masks" * bool(sides)
+
+
+def streamed(subject: Subject, x: Tensor, bound: float) -> str:
+    """A row whose text comes in two pieces gives with others what it gives alone."""
+    half = x.shape[1] // 2
+    if not (subject.causal and subject.streams and subject.takes(half)) or subject.pools:
+        return ""
+
+    def pieces(x: Tensor) -> Tensor:
+        with torch.no_grad(), subject.exactly():
+            seed(0)
+            model, cache, y = subject.copy(), None, list[Tensor]()
+            for piece in (x[:, :half], x[:, half:]):
+                out, cache = subject.feed(model, subject.widened(piece), cache)
+                y.append(subject.outputs(out, piece))
+        return torch.cat(y, 1)
+
+    try:
+        alone, together = pieces(x[1:2]), pieces(x)[1:2]
+    except (Inapplicable, LawBroken, *FAILURES):  # as the law of streaming says
+        return ""
+    off = (together - alone).abs().amax((0, 2))
+    if bool((off <= bound).all()):
+        return ", streamed together"
+    at = int((~(off <= bound)).nonzero()[0])
+    raise LawBroken(
+        f"output {at} of a row that comes in pieces with two others is off by {float(off[at]):.2g} "
+        f"from that of the row alone in pieces (length {x.shape[1]}, rounding {bound:.0e})",
+        subject.code(
+            subject.inputs.code(*x.shape[:2]),
+            *subject.feed_code(),
+            "def pieces(x):",
+            f"    y, cache = feed(x[:, :{half}], None)",
+            f"    return torch.cat((y, feed(x[:, {half}:], cache)[0]), 1)",
+            "print((pieces(x)[1:2] - pieces(x[1:2])).abs().max())  # not 0",
+        ),
+    )
 
 
 def in_training(subject: Subject, length: int) -> str:
