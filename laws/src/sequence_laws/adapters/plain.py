@@ -167,6 +167,18 @@ class Plain(Subject):
         labels = f", {self.label_word}={x}" * self.labelled
         return f"model({self.beside.inner(x)}{flags}{labels}{mask}){self.place}"
 
+    def loss_code(
+        self, x: str, labels: str, padding_mask: str | None = None, documents: bool = False
+    ) -> str:
+        """The Python of it, also where labels are given for outputs."""
+        code, word = super().loss_code(x, labels, padding_mask, documents), self.label_word
+        if word not in self.beside.fixed:
+            return code
+        given = f"**given({x})"
+        return code.replace(f", {word}={labels}", "").replace(
+            given, f"{given} | {{{word!r}: {labels}}}"
+        )
+
     def encodings(self) -> Iterator[tuple[str, Self]]:
         """With flags of a cache, True and False; with labels, where no outputs read them."""
         for flag in (word for word in KEEPS if word in parameters(self.model)):
