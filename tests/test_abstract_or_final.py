@@ -19,6 +19,7 @@ ANSWERED = {
     ("Call", "given"): "likewise",
     ("Call", "packed"): "likewise",
     ("Call", "packed_code"): "likewise",
+    ("Call", "loss"): "by name or found; a whole model has one of its task",
     ("Subject", "variants"): "one way; transformers has several",
     **dict.fromkeys(
         [("Subject", word) for word in ("contexts", "encodings", "flexible")],

@@ -6,10 +6,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Self
 
 import pytest
 import torch
+from programs import shown
 from torch import Tensor, nn
 
 from sequence_laws import check
@@ -318,3 +320,86 @@ def test_flex_attention_that_does_not_run_is_said(unknown: bool, words: str) -> 
     [one] = check(subject, laws=("agreement",), depth="deep")
     assert one.status == "held"
     assert words in one.detail
+
+
+class Called(nn.Module):
+    """Running sums, with words that change how they are computed; ``wrong`` what they give."""
+
+    def __init__(self, wrong: str = "", attends: str = "sdpa") -> None:
+        super().__init__()
+        self.wrong, self.kept, self.window = wrong, torch.zeros(()), 40
+        self.config = SimpleNamespace(attn_implementation=attends)
+        self.embed, self.head = nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(
+        self, x: Tensor, labels: Tensor | None = None, use_cache: bool = False
+    ) -> tuple[Tensor, ...]:
+        h = self.embed(x)
+        if self.wrong == "teacher" and labels is not None:  # no law forbids it
+            h = h + self.embed(labels)
+        if self.config.attn_implementation == "eager":
+            every = torch.ones(x.shape[1], x.shape[1]).tril()
+            h = (every if self.wrong != "a window" else every.triu(-40)).to(h) @ h
+        elif self.config.attn_implementation == "sdpa":
+            h = h.cumsum(1)
+        else:
+            raise ValueError("it knows two")
+        y = self.head(h)
+        if use_cache:
+            self.kept = self.kept + 1  # which moves nothing now, and the next pass where it is read
+            y = y + (self.kept - 1) if self.wrong == "remembers" else y
+            return (y * (1.1 if self.wrong == "use_cache" else 1), h)
+        if labels is None:
+            return (y,)
+        if self.wrong == "a loss alone":
+            return (y.mean(),)
+        if self.wrong == "flat":
+            return y.flatten(0, 1), y.mean()
+        y = y * (1.1 if self.wrong == "labels" else 1)
+        return (y[:, :-1] if self.wrong == "cut" else y), y.mean()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("", "with use_cache=True, with use_cache=False, with labels, with attention eager, with"),
+        ("teacher", "with use_cache=False, with attention eager"),
+        ("remembers", "with labels"),
+        ("a loss alone", "; not with labels: "),
+        ("flat", "; not with labels: "),
+    ],
+)
+def test_words_that_a_module_takes_change_no_outputs(wrong: str, words: str) -> None:
+    torch.manual_seed(0)
+    model = Called(wrong)
+    [one] = check(model, laws=["agreement"], vocabulary=16)
+    assert one.status == "held", one.detail
+    assert words in one.detail
+    assert model.config.attn_implementation == "sdpa"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ("labels", "with labels output 0 of row 0 is off by"),
+        ("cut", "with labels it gives 80 outputs of 81 inputs"),
+        ("use_cache", "with use_cache=True output 0 of row 0 is off by"),
+        ("a window", "with attention eager output 41 of row 0 is off by"),
+    ],
+)
+def test_words_that_change_outputs_are_found(wrong: str, words: str) -> None:
+    torch.manual_seed(0)
+    [one] = check(model := Called(wrong), laws=["agreement"], vocabulary=16)
+    assert one.status == "failed", one.detail
+    assert one.detail.startswith(words), one.detail
+    assert shown(one, model) > 1e-3
+
+
+@pytest.mark.parametrize("attends", ["eager", "flash"])
+def test_a_word_that_is_not_read_or_not_known_is_no_implementation(attends: str) -> None:
+    torch.manual_seed(0)
+    model = Masked()
+    model.attn_implementation = attends
+    [one] = check(model, laws=["agreement"], vocabulary=16)
+    assert one.status == "held"
+    assert "attention" not in one.detail

@@ -7,6 +7,7 @@ import pytest
 import torch
 from programs import shown
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from sequence_laws import check, padding
 from sequence_laws.adapters import subject_of
@@ -254,6 +255,68 @@ def test_a_loss_in_a_dict_is_read_there_by_its_program() -> None:
     [one] = check(model, laws=["padding"], vocabulary=16, causal=False)
     assert one.detail.startswith("the loss of a padded batch")
     assert shown(one, model) > 1e-3
+
+
+class Tuples(nn.Module):
+    """A causal model that gives (logits, loss), as many small models of text do; ``way`` says which
+    loss."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        self.way, self.embed, self.head = way, nn.Embedding(16, 4), nn.Linear(4, 16)
+
+    def forward(
+        self, x: Tensor, documents: Tensor | None = None, targets: Tensor | None = None
+    ) -> Any:
+        documents = torch.zeros_like(x) if documents is None else documents
+        h = self.embed(x)
+        y = self.head((documents[:, :, None] == documents[:, None]).tril().to(h) @ h)
+        if self.way == "a number that is none":
+            return (y, y.mean())
+        if targets is None:
+            return y[:, -1:] if self.way in ("last", "all of last") else y, None
+        ignored = -1 if self.way == "minus one" else -100
+        each = cross_entropy(y.mT, targets, ignore_index=ignored, reduction="none")
+        real = targets != ignored
+        if self.way == "no label is none":
+            each, real = each + y.square().mean(-1), torch.ones_like(real)
+        loss = each.sum() if self.way == "sum" else each.sum() / real.sum()
+        if self.way in ("all", "all of last"):
+            loss = each.mean()
+        if self.way == "documents" and documents.any():
+            first = documents == 0
+            loss = (
+                each[first].sum() / real[first].sum() + each[~first].sum() / real[~first].sum()
+            ) / 2
+        return (loss, y) if self.way == "first" else (y, loss)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("right", "; its loss is the mean over targets"),
+        ("first", "; its loss is the mean over targets"),
+        ("last", "; its loss is the mean over targets"),
+        ("minus one", "; its loss is the mean over targets"),
+        ("sum", "; its loss is the sum over targets, not their mean"),
+        ("no label is none", "; whether labels of -100 are none to its loss is not known"),
+        ("a number that is none", "; for targets it gives no loss that is known as such"),
+        ("all", "the loss of a batch, "),
+        ("all of last", "the loss of a batch, "),
+        ("documents", "the loss of a row of two documents, "),
+    ],
+)
+def test_a_loss_is_found_and_judged_without_a_mask(way: str, words: str) -> None:
+    torch.manual_seed(0)
+    model, law = Tuples(way), "packing" if way == "documents" else "padding"
+    [one] = check(model, laws=[law], vocabulary=16)
+    assert words in one.detail
+    assert one.status == ("failed" if words.startswith("the loss") else "exempt")
+    if one.status == "failed":
+        assert shown(one, model) > 1e-3
+    else:
+        [packed] = check(model, laws=["packing"], vocabulary=16)
+        assert packed.status == "held", packed.detail
 
 
 def test_padding_that_is_told_in_a_way_that_is_not_known_is_undecided() -> None:

@@ -1,10 +1,10 @@
 """Agreement: each way to compute the same gives the same, for every mask that other laws use.
 
 Ways are a plain call (a mask of ones for none, a cache that is kept), the inputs in another form
-(embeddings for token ids), gradients that are recorded or not, since some take a faster path
-without, also in float32, for which such paths are made, inference mode, and each implementation of
-attention; of a deep look also flex attention, as it is written and compiled. Compiled models are
-the law `compiles`.
+(embeddings for token ids), flags of a cache, labels, gradients that are recorded or not, since some
+take a faster path without, also in float32, for which such paths are made, inference mode, and each
+implementation of attention; of a deep look also flex attention, as it is written and compiled.
+Compiled models are the law `compiles`.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.errors import LawsError
+from sequence_laws.errors import LawsError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.kernels import Kernels
@@ -63,7 +63,8 @@ def agreement(subject: Subject) -> str:
         Inapplicable: there is one way.
     """
     subject.require_weights()
-    length = max((n for n in subject.lengths() if n <= 33), default=subject.usual())
+    most = max([33, *(2 * n + 1 for n in subject.marks())])  # beyond windows and blocks, too
+    length = max((n for n in subject.lengths() if n <= most), default=subject.usual())
     names, left_out, refused = list[str](), list[str](), list[str]()
     every = [*ways(subject)]
     try:
@@ -84,6 +85,15 @@ def agreement(subject: Subject) -> str:
                 if way.right:
                     raise BrokenByDefault(
                         f"{way.words} it fails: {describe(error)}; to have it hold, {way.right}"
+                    ) from error
+                if isinstance(error, ShortError) and way.subject.labelled:
+                    raise LawBroken(
+                        f"{way.words} it gives {error.outputs} outputs of {length} inputs",
+                        subject.code(
+                            subject.inputs.code(*x.shape[:2]),
+                            f"y = {subject.call_code('x')}",
+                            f"print(y.shape[1] - {way.subject.call_code('x')}.shape[1])  # not 0",
+                        ),
                     ) from error
                 left_out.append(way.words)
                 refused.append(f"not {way.words}{given.words}: {describe(error)}")
@@ -172,8 +182,8 @@ def outputs(way: Way, x: Tensor, given: Given) -> Tensor:
     exactly = contextlib.nullcontext() if way.compiles else subject.exactly()
     with mode, exactly, attending(way):
         seed(0)
-        # what a model keeps of this mode no gradient passes
-        model: nn.Module = subject.copy() if inference else subject.fresh()
+        # what a model keeps of a way is not for another pass
+        model: nn.Module = subject.copy() if way.words else subject.fresh()
         wide = subject.widened(x)
         if way.compiles:
             model, wide = subject.copy(torch.float32), x

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.foreign import FAILURES, describe
+from sequence_laws.inputs import loss_place, reach
 from sequence_laws.verdict import Inapplicable, Status
 
 
@@ -45,6 +46,7 @@ DECODER_MASKS = (
     "tgt_padding_mask",
 )
 DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
+POSITIONS = ("position_ids", "positions", "pos_ids")
 """words that a ``forward`` may have for what is given beside its inputs"""
 
 
@@ -74,9 +76,11 @@ class Call:
     packs: str = ""
     """word by which it is told of documents that stand side by side in a row; "": by none"""
     separates: bool = True
-    """whether it claims to keep them apart, where `packs` may mean something else"""
-    label_word: str | None = "labels"
+    """whether it claims to keep them apart: of positions that start over not all models do"""
+    label_word: str | None = None
     """by which it takes labels"""
+    labelled: bool = False
+    """whether it is given its inputs as labels, too"""
     loss_place: str = ".loss"
     """of the loss in what it gives for labels"""
     mixed: bool = False
@@ -263,18 +267,47 @@ class Call:
         """The Python that readies ``cache`` to be cut: none."""
         return []
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
-        """Loss of labels (B, L), of which -100 are none.
+    def masked(self, real: Tensor | None) -> dict[str, Tensor]:
+        """A mask by its word."""
+        return {}
+
+    def loss(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        labels: Tensor,
+        padding_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of labels (B, L).
 
         Raises:
-            Inapplicable: it takes no labels.
+            Inapplicable: it takes no labels, or gives no loss that is known as such.
         """
-        raise Inapplicable(self.lacks("it takes no labels", LABELS))
+        word = self.label_word
+        if word is None:
+            raise Inapplicable(self.lacks("it takes no labels", LABELS))
+        told = self.masked(padding_mask)
+        told |= {} if documents is None else self.documented(documents)
 
-    def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
+        def given(labels: Tensor | None) -> Any:
+            return self.given(model, x, **{word: labels}, **told)
+
+        result = given(labels)
+        where = loss_place(result, lambda: given(None))
+        if where is None:
+            raise Inapplicable(f"for {word} it gives no loss that is known as such")
+        self.loss_place = where
+        loss: Tensor = reach(result, where)
+        return loss.reshape(())
+
+    def loss_code(
+        self, x: str, labels: str, padding_mask: str | None = None, documents: bool = False
+    ) -> str:
         """The Python of it."""
-        called = self.call_code(x, padding_mask).removesuffix(self.place)
-        return f"{called[:-1]}, {self.label_word}={labels}){self.loss_place}"
+        called = self.packed_code() if documents else self.call_code(x, padding_mask)
+        called = called.removesuffix(self.place)[:-1]
+        return f"{called}, {self.label_word}={labels}){self.loss_place}"
 
     def stored(self, made: nn.Module, other: nn.Module) -> nn.Module:
         """A model as it comes from its file, read into an ``other``."""
@@ -286,13 +319,20 @@ class Call:
 
     def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
         """Result of the model for rows in which several documents (B, L), by number, stand."""
-        return self.given(model, x, **{self.packs: documents})
+        return self.given(model, x, **self.documented(documents))
+
+    def documented(self, documents: Tensor) -> dict[str, Tensor]:
+        """Their numbers, or positions that start over in each, by its word."""
+        if self.packs in POSITIONS:
+            documents = torch.arange(documents.shape[1]) - torch.searchsorted(documents, documents)
+        return {self.packs: documents}
 
     def packed_code(self) -> str:
         """The Python of it, of ``x`` and ``documents``."""
-        return f"{self.call_code('x').removesuffix(self.place)[:-1]}, {self.packs}=documents)" + (
-            self.place
-        )
+        told, called = "documents", self.call_code("x").removesuffix(self.place)
+        if self.packs in POSITIONS:
+            told = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
+        return f"{called[:-1]}, {self.packs}={told}){self.place}"
 
     def as_graph(self, model: nn.Module) -> nn.Module:
         """The model in the form in which it can be captured, which computes the same."""

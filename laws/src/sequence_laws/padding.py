@@ -1,6 +1,7 @@
 """Padding: what stands in it changes nothing, and a padded row is the row alone."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,9 @@ def padding(subject: Subject) -> str:
             `undecided`: nothing tells, or it is not known how padding is told.
     """
     if not subject.masks:
-        raise Inapplicable(subject.unmasked, "undecided" if subject.untried else "exempt")
+        found = losses(subject, subject.usual()) if subject.label_word else []
+        words = "; ".join([subject.unmasked, *found])
+        raise Inapplicable(words, "undecided" if subject.untried else "exempt")
     length = subject.usual()
     finite = [contents(subject, length, side) for side in subject.masks]
     long = min(LONG, subject.max_length() or LONG)
@@ -216,48 +219,82 @@ def beside_nothing(subject: Subject, length: int) -> str:
     return "rows of nothing but padding leave others alone"
 
 
-def losses(subject: Subject, length: int) -> list[str]:
-    """The loss of a padded batch is the mean over the targets of its rows: 4 and 2 of them."""
-    padding_mask, x, short = real(length, "right"), subject.inputs.draw(2, length), length - 2
-    if subject.inputs.vocabulary is None or short < 7 or subject.pools:
+def losses(subject: Subject, length: int, begins: int = 0) -> list[str]:
+    """The loss of a batch, padded where a mask is taken, is the mean over the targets of its rows:
+    4 and 2 of them. Of a row in which a second document ``begins``, that of its documents."""
+    if subject.inputs.vocabulary is None or subject.pools or length - begins < 9 or 0 < begins < 9:
         return []
-    labels = torch.full_like(x, -100)
-    labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]
+    x, told = subject.inputs.draw(1 if begins else 2, length), dict[str, Tensor]()
+    what, whose = "a batch", "rows"
+    cuts = [(slice(1), slice(None)), (slice(1, 2), slice(None))]
+    codes = ["[:1]", "[1:]"]
+    if begins:
+        told = {"documents": (torch.arange(length) >= begins).long()[None]}
+        what, whose = "a row of two documents", "documents"
+        cuts = [(slice(1), slice(begins)), (slice(1), slice(begins, None))]
+        codes = [f"[:, :{begins}]", f"[:, {begins}:]"]
+    elif subject.masks:
+        told, what = {"padding_mask": real(length, "right")}, "a padded batch"
+        cuts[1], codes[1] = (slice(1, 2), slice(-2)), "[1:, :-2]"
+    at = f"0, {begins + 3}:{begins + 5}" if begins else "1, 3:5"
+    targets = f"labels[0, 2:6], labels[{at}] = x[0, 2:6], x[{at}]"
 
-    def given(model: nn.Module, rows: slice, end: int) -> Tensor:
-        part = rows, slice(end)
+    def given(model: nn.Module, labels: Tensor, cut: Any = ..., x: Tensor = x) -> Tensor:
+        more = {k: v[cut] for k, v in told.items() if cut is ... or k == "padding_mask"}
         seed(0)
-        return subject.loss(model, x[part], labels[part], padding_mask[part]).detach()
+        return subject.loss(model, x[cut], labels[cut], **more).detach()
 
-    try:
-        single = given(subject.copy(torch.float32), slice(None), length)
-        with subject.exactly():
-            model = subject.copy()
-            whole = given(model, slice(None), length)
-            one, two = given(model, slice(0, 1), length), given(model, slice(1, 2), short)
-    except Inapplicable as reason:
-        return [str(reason)]
-    except FAILURES as error:  # labels of another shape, or of pictures
-        return [f"no loss of labels (rows, positions): {describe(error)}"]
-    off, bound = float((whole - (4 * one + 2 * two) / 6).abs()), GAP * rounding(single, whole)
-    if off <= bound:
+    refused = ""
+    for ignored in (-100, -1):  # as torch has it, and some small models of text
+        labels = torch.full_like(x, ignored)
+        labels[0, 2:6], labels[-1, begins + 3 : begins + 5] = (
+            x[0, 2:6],
+            x[-1, begins + 3 : begins + 5],
+        )
+        try:
+            single = given(subject.copy(torch.float32), labels)
+            with subject.exactly():
+                model = subject.copy()
+                whole, one, two = (given(model, labels, cut) for cut in (..., *cuts))
+                z = x.clone()
+                z[:, begins + 7 :] = subject.inputs.other(x)[:, begins + 7 :]
+                other = given(model, labels, x=z)
+            break
+        except Inapplicable as reason:
+            return [str(reason)]
+        except FAILURES as error:  # labels of another shape, or of pictures
+            refused = refused or f"no loss of labels (rows, positions): {describe(error)}"
+    else:
+        return [refused]
+    least = GAP * rounding(single, whole)
+    off = float((whole - (4 * one + 2 * two) / 6).abs())
+    if off <= least:
         return ["its loss is the mean over targets"]
-    part = ("[:1]", "[1:, :-2]")
-    alone = [
-        subject.loss_code(f"x{p}", f"labels{p}", f"torch.ones_like(padding_mask{p})") for p in part
-    ]
+    if float((whole - one - two).abs()) <= least:
+        return ["its loss is the sum over targets, not their mean"]
+    # without a mask nothing but the label says what is no target: if that is how it is told
+    if (not subject.masks or ignored != -100) and not (
+        subject.causal and float((other - whole).abs()) <= least
+    ):
+        return [f"whether labels of {ignored} are none to its loss is not known"]
+    alone = [f"torch.ones_like(padding_mask{code})" if subject.masks else None for code in codes]
+    one_code, two_code = (
+        subject.loss_code(f"x{code}", f"labels{code}", None if begins else mask)
+        for code, mask in zip(codes, alone, strict=True)
+    )
+    mask = "padding_mask" if "padding_mask" in told else None
     raise LawBroken(
-        f"the loss of a padded batch, {float(whole):.6g}, is off by {off:.2g} from the mean over "
-        f"the targets of its rows alone ({float(one):.6g} of 4 and {float(two):.6g} of 2), "
-        f"rounding {bound:.0e}",
+        f"the loss of {what}, {float(whole):.6g}, is off by {off:.2g} from the mean over "
+        f"the targets of its {whose} alone ({float(one):.6g} of 4 and {float(two):.6g} of 2), "
+        f"rounding {least:.0e}",
         subject.code(
-            subject.inputs.code(2, length),
-            f"padding_mask = torch.tensor({padding_mask.int().tolist()}).bool()",
-            "labels = torch.full_like(x, -100)",
-            "labels[0, 2:6], labels[1, 3:5] = x[0, 2:6], x[1, 3:5]",
-            f"one = {alone[0]}",
-            f"two = {alone[1]}",
-            f"both = {subject.loss_code('x', 'labels', 'padding_mask')}",
+            subject.inputs.code(len(x), length),
+            *[f"{k} = torch.tensor({v.int().tolist()}).to({v.dtype})" for k, v in told.items()],
+            f"labels = torch.full_like(x, {ignored})",
+            targets,
+            f"one = {one_code}",
+            f"two = {two_code}",
+            f"both = {subject.loss_code('x', 'labels', mask, bool(begins))}",
             "print(both - (4 * one + 2 * two) / 6)  # not 0",
         ),
     )

@@ -2,7 +2,7 @@
 
 import functools
 import itertools
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
+from sequence_laws.padding import losses
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable, LawBroken
 
@@ -20,7 +21,7 @@ def packing(subject: Subject) -> str:
     Raises:
         LawBroken: the first position that differs.
         Inapplicable: the model takes no documents; `reported`: positions that start over, which
-            some libraries take for documents, do not keep them apart.
+            some models take for documents, keep those of no row apart, or are refused.
     """
     if not subject.packs:
         raise Inapplicable(subject.unpacked)
@@ -31,32 +32,48 @@ def packing(subject: Subject) -> str:
     places = torch.arange(length)
     ids = torch.stack([torch.bucketize(places, torch.tensor(b), right=True) for b in every])
     bound, apart = subject.bound(x[:1]), ""
+    run = functools.partial(_packed, subject, documents=ids)
     try:
-        y = _packed(subject, x, ids)
+        y = run(x)
     except FAILURES as error:  # some take documents of one row alone, whose ends they are told
-        y = torch.cat([_packed(subject, x[r : r + 1], ids[r : r + 1]) for r in range(len(x))])
-        apart = f"; a row at a time: {describe(error)}"
+        apart, run = f"; a row at a time: {describe(error)}", functools.partial(run, each=True)
+        try:
+            y = run(x)
+        except FAILURES as refusal:
+            if subject.separates:
+                raise
+            words = f"{subject.packs} that start over are refused: {describe(refusal)}"
+            raise Inapplicable(words, "reported") from refusal
+    offs, kept = list[Tensor](), list[int]()
     for row, starts in enumerate(every):
         parts = list(itertools.pairwise((0, *starts, length)))
         alone = torch.cat([subject.exact(x[row : row + 1, s:e]) for s, e in parts], 1)
-        off = (y[row] - alone[0]).abs().amax(-1)
-        if bool((off <= bound).all()):
-            continue
+        offs.append((y[row] - alone[0]).abs().amax(-1))
+        if bool((offs[row] <= bound).all()):
+            kept.append(row)
+    for row in (row for row in range(len(every)) if row not in kept):
+        off, starts = offs[row], every[row]
+        parts = list(itertools.pairwise((0, *starts, length)))
         at = int((~(off <= bound)).nonzero()[0])
         start = max(s for s in starts if s <= max(at, starts[0]))
-        one, marks, other = x[row : row + 1], ids[row : row + 1], x[row : row + 1].clone()
-        other[:, :start] = subject.inputs.other(one[:, :start])
-        moved = _packed(subject, other, marks) - _packed(subject, one, marks)
-        seen = float(moved[0, start:].abs().max())
+        seen = _sees(run, subject, x, row, start)
+        by = (
+            f"it moves by {seen:.2g} with the document before"
+            if seen > bound
+            else "none sees another"
+        )
         if seen > bound and not subject.separates:
-            words = f"{subject.packs} that start over do not separate documents"
-            raise Inapplicable(words, "reported")
-        by = f"it moves by {seen:.2g} with" if seen > bound else "none sees"
+            # a row in which nothing but these positions keeps documents apart shows that they may
+            told = (r for r in kept if _sees(subject.exact, subject, x, r, every[r][0]) > bound)
+            if (other := next(told, None)) is None:
+                words = f"{subject.packs} that start over do not separate documents"
+                raise Inapplicable(words, "reported")
+            by += f", while those of row {other} are kept apart"
         s, e = next(part for part in parts if at < part[1])
         raise LawBroken(
             f"output {at} of row {row} is off by {float(off[at]):.2g} from that of its document "
             f"alone where {len(parts)}, of {sizes(parts)}, stand in a row and are marked by "
-            f"{subject.packs}; {by} {'the document before' if seen > bound else 'another'}",
+            f"{subject.packs}; {by}",
             subject.code(
                 subject.inputs.code(len(every), length),
                 f"documents = torch.tensor({ids.tolist()})",
@@ -65,6 +82,13 @@ def packing(subject: Subject) -> str:
                 f"print((y - alone[0, {at - s}]).abs().max())  # not 0",
             ),
         )
+    if subject.label_word:
+        try:
+            losses(subject, length)
+        except LawBroken:  # as the law of padding says
+            pass
+        else:
+            losses(subject, length, every[0][0])
     found = "; ".join(sizes(itertools.pairwise((0, *starts, length))) for starts in every)
     return f"documents of {found} in a row, marked by {subject.packs}{apart}"
 
@@ -93,7 +117,19 @@ def sizes(parts: Iterable[tuple[int, int]]) -> str:
     return f"{', '.join(most)} and {last}"
 
 
-def _packed(subject: Subject, x: Tensor, documents: Tensor) -> Tensor:
+def _sees(
+    run: Callable[[Tensor], Tensor], subject: Subject, x: Tensor, row: int, start: int
+) -> float:
+    """By how much a row's outputs from a place on move with its inputs before it."""
+    other = x.clone()
+    other[row, :start] = subject.inputs.other(x[row, :start])
+    return float((run(other) - run(x))[row, start:].abs().max())
+
+
+def _packed(subject: Subject, x: Tensor, documents: Tensor, each: bool = False) -> Tensor:
+    if each:
+        pairs = zip(x.split(1), documents.split(1), strict=True)
+        return torch.cat([_packed(subject, *pair) for pair in pairs])
     with torch.no_grad(), subject.exactly():
         seed(0)
         wide = subject.widened(x)
@@ -133,14 +169,19 @@ def batch(subject: Subject) -> str:
 
 
 def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
-    """Three rows behind 30 others give their outputs ``y``, also where each row has a mask of its
-    own and the same with three rows."""
-    most = torch.cat((subject.inputs.other(x).repeat(10, *[1] * (x.dim() - 1)), x))
+    """Three rows behind 30 others give their outputs ``y``, also where these repeat one input, and
+    where each row has a mask of its own and the same with three rows."""
+    company, one = f"[{subject.inputs.other_code()}] * 10", "[x[:1, :1].expand_as(x[:1])] * 30"
+    others = subject.inputs.other(x).repeat(10, *[1] * (x.dim() - 1))
+    # of capacities, as of experts, they take one share
+    same = x[:1, :1].expand(30, *x.shape[1:])
     length, sides = x.shape[1], [side for side in subject.masks if side != "holes"]
-    padded = torch.arange(len(most))[:, None] % min(5, length)
+    padded = torch.arange(33)[:, None] % min(5, length)
     masks = torch.arange(length) < length - padded
     masks = masks.flip(1) if sides[:1] == ["left"] else masks
-    for mask in (None, masks) if sides else (None,):
+    looks = [(others, company, None), (same, one, None), *[(others, company, masks)] * bool(sides)]
+    for rows, code, mask in looks:
+        most = torch.cat((rows, x))
         three = y if mask is None else subject.exact(x, mask[-3:])
         off = (subject.exact(most, mask)[-3:] - three).abs().amax(-1)
         off = off if mask is None or subject.pools else off.where(mask[-3:], 0)
@@ -150,13 +191,14 @@ def many(subject: Subject, x: Tensor, y: Tensor, bound: float) -> str:
         given = (None, None) if mask is None else ("mask", "mask[-3:]")
         program = [
             subject.inputs.code(3, length),
-            f"most = torch.cat([{subject.inputs.other_code()}] * 10 + [x])",
+            f"most = torch.cat({code} + [x])",
             *[f"mask = torch.tensor({masks.int().tolist()}).bool()"] * (mask is not None),
             f"off = {subject.call_code('most', given[0])}[-3:]",
             f"off = off - {subject.call_code('x', given[1])}",
             f"print(off{'[mask[-3:]]' * (mask is not None and not subject.pools)}.abs().max())"
             "  # not 0",
         ]
+        each += ", of which 30 repeat one input," * (rows is same)
         raise LawBroken(
             f"a row among 33{each} gives outputs that are off by {float(off.max()):.2g} from those "
             f"in a batch of 3 (length {length}, rounding {bound:.0e})",

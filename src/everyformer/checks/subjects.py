@@ -111,6 +111,9 @@ class MemberMixer(Ours):
 class WholeModel(Ours):
     """A model of texts, which streams where all its layers do."""
 
+    label_word = "targets"
+    loss_place = ".losses['task']"
+
     @property
     def streams(self) -> bool:  # type: ignore[override]
         """True if it has an exact state."""
@@ -137,15 +140,18 @@ class WholeModel(Ours):
             "    return out.logits, out.state",
         ]
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
+    def loss(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        labels: Tensor,
+        padding_mask: Tensor | None = None,
+        documents: Tensor | None = None,
+    ) -> Tensor:
         """The task's, since others are means over all tokens."""
-        loss: Tensor = model(x, targets=labels, mask=Mask(padding_mask=padding_mask)).losses["task"]
+        mask = Mask(padding_mask=padding_mask, documents=documents)
+        loss: Tensor = model(x, targets=labels, mask=mask).losses["task"]
         return loss
-
-    def loss_code(self, x: str, labels: str, padding_mask: str) -> str:
-        """The Python of it."""
-        usual = super().loss_code(x, labels, padding_mask)
-        return usual.replace(", labels=", ", targets=").removesuffix("loss") + "losses['task']"
 
 
 def subject(model: nn.Module, name: str, **known: Any) -> Subject | None:

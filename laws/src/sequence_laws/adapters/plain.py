@@ -8,16 +8,18 @@ import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves, tree_map
 
+from sequence_laws.adapters.attending import ways
 from sequence_laws.adapters.beside import Beside, needs
 from sequence_laws.adapters.caches import Way, find
 from sequence_laws.adapters.masks import ADDED, FORMS, masking, sides
-from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, parameters
+from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, POSITIONS, parameters
 from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
@@ -27,6 +29,8 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
 _TREES = "torch.utils._pytree"
+KEEPS = ("use_cache", "return_cache")
+"""flags by which a pass keeps a cache, or not"""
 PADDING = re.compile("mask|length")
 """names of what may tell padding"""
 NEW = "[:, -x.shape[1]:]"
@@ -51,10 +55,11 @@ class Plain(Subject):
 
     beside = Beside()
     """what else it is given"""
+    flags: Mapping[str, bool] = MappingProxyType({})
+    """what a pass without a cache is given by its words"""
 
     def __init__(self, model: nn.Module, name: str, inputs: Inputs, **known: Any) -> None:
         super().__init__(model, name, inputs, **known)
-        self.packs = takes(model, *DOCUMENTS) or ""
         self.label_word = takes(model, *LABELS)
 
     def furnished(self, beside: Beside) -> Self:
@@ -102,6 +107,33 @@ class Plain(Subject):
         """Whether its mask is added to scores."""
         return self.masking is not None and self.masking[1] == ADDED
 
+    @functools.cached_property
+    def packs(self) -> str:  # type: ignore[override]
+        """Word of documents, or of positions by which it counts as it does without them."""
+        word = takes(self.model, *DOCUMENTS, *POSITIONS) or ""
+        if word in POSITIONS:
+            try:
+                x = self.inputs.draw(2, self.usual())
+                places = torch.arange(x.shape[1]).expand(2, -1)
+                with torch.no_grad(), self.exactly():
+                    seed(0)
+                    result = self.given(self.copy(), self.widened(x), **{word: places})
+                off = (self.outputs(result, x) - self.exact(x)).abs().max()
+                counts = float(off) <= self.bound(x)
+            except (Inapplicable, *FAILURES):  # whatever it says of positions that are not its own
+                counts = False
+            if not counts:
+                self.unpacked = (
+                    f"{word} 0, 1, 2 ... are not as none: no documents were told by them"
+                )
+                return ""
+        return word
+
+    @property
+    def separates(self) -> bool:  # type: ignore[override]
+        """Whether it is told documents themselves."""
+        return self.packs not in POSITIONS
+
     def masked(self, real: Tensor | None) -> dict[str, Tensor]:
         """The mask as it is given."""
         if real is None or self.masking is None:
@@ -138,22 +170,60 @@ class Plain(Subject):
 
     def call(self, model: nn.Module, x: Tensor, padding_mask: Tensor | None = None) -> object:
         """One pass."""
-        return self.given(model, x, **self.masked(self.real(x, padding_mask)))
+        labels = {str(self.label_word): x} if self.labelled else {}
+        return self.given(
+            model, x, **self.flags, **labels, **self.masked(self.real(x, padding_mask))
+        )
 
     def call_code(self, x: str, padding_mask: str | None = None) -> str:
         """The Python of it."""
         mask = self.masked_code(self.real_code(x, padding_mask))
-        return f"model({self.beside.inner(x)}{mask}){self.place}"
+        flags = "".join(f", {word}={value}" for word, value in self.flags.items())
+        labels = f", {self.label_word}={x}" * self.labelled
+        return f"model({self.beside.inner(x)}{flags}{labels}{mask}){self.place}"
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
-        """The entry ``loss`` of its result."""
-        if self.label_word is None:
-            return super().loss(model, x, labels, padding_mask)
-        if self.label_word in self.beside.fixed:
-            raise Inapplicable(f"its loss is not compared: {self.label_word} are given for outputs")
-        result = self.given(model, x, **{self.label_word: labels}, **self.masked(padding_mask))
-        self.loss_place = "['loss']" if isinstance(result, Mapping) else ".loss"
-        return loss_in(result)
+    def loss_code(
+        self, x: str, labels: str, padding_mask: str | None = None, documents: bool = False
+    ) -> str:
+        """The Python of it, also where labels are given for outputs."""
+        code, word = super().loss_code(x, labels, padding_mask, documents), self.label_word
+        if word not in self.beside.fixed:
+            return code
+        given = f"**given({x})"
+        return code.replace(f", {word}={labels}", "").replace(
+            given, f"{given} | {{{word!r}: {labels}}}"
+        )
+
+    def encodings(self) -> Iterator[tuple[str, Self]]:
+        """With flags of a cache, True and False; with labels, where no outputs read them."""
+        for flag in (word for word in KEEPS if word in parameters(self.model)):
+            for value in (True, False):
+                other = self.otherwise(flags={flag: value})
+                yield f"with {flag}={value}", other.at_its_place()
+        word = self.label_word
+        if word is None or word in self.beside.fixed or self.inputs.vocabulary is None:
+            return
+        other, x = self.otherwise(labelled=True), self.inputs.draw(2, self.usual())
+        with contextlib.suppress(*FAILURES), torch.no_grad():  # of labels of another shape
+            seed(0)
+            one = first(other.call(other.copy(torch.float32), x))
+            seed(0)
+            labels = {word: self.inputs.other(x)}
+            two = first(self.given(self.copy(torch.float32), x, **labels))
+            if not torch.equal(one, two):  # they are inputs, as of a decoder that is told its past
+                return
+        yield f"with {word}", other.at_its_place()
+
+    def at_its_place(self) -> Self:
+        """The same, which knows where outputs are in what it gives now."""
+        with contextlib.suppress(*FAILURES), torch.no_grad():  # which whoever calls it will meet
+            x = self.inputs.draw(2, self.usual())
+            self.place = place(self.call(self.copy(torch.float32), x))
+        return self
+
+    def variants(self) -> Iterator[tuple[str, Any]]:
+        """The model with each way to attend that it knows by a word."""
+        return ways(self)
 
     def feed(self, model: nn.Module, x: Tensor, cache: Any) -> tuple[Tensor, Any]:
         """Outputs, and the cache behind them.
@@ -324,18 +394,6 @@ def mapped(change: Callable[[Any], Any], cache: Any) -> Any:
         return made
 
     return tree_map(part, cache)
-
-
-def loss_in(result: Any) -> Tensor:
-    """The loss in what a model gave for labels.
-
-    Raises:
-        Inapplicable: there is none.
-    """
-    loss = result.get("loss") if isinstance(result, Mapping) else getattr(result, "loss", None)
-    if not isinstance(loss, Tensor) or loss.dim():
-        raise Inapplicable("for labels it gives no loss")
-    return loss
 
 
 def plain(

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.adapters.continued import Continued
-from sequence_laws.adapters.plain import loss_in
 from sequence_laws.calls import PlainCall
 from sequence_laws.errors import ShapeError
 from sequence_laws.extras import extra_module
@@ -54,6 +53,7 @@ class PreTrained(Continued):
         else:
             self.unmasked = self.lacks("it takes no mask", ("attention_mask",))
         self.unpacked = self.lacks("it takes no documents", ("position_ids",))
+        self.label_word = "labels" if "labels" in self.words else None
         self.counts_padding = "position_ids" not in self.words
         self.mixed = bool(getattr(model, "_keep_in_fp32_modules_strict", None))
         if any(_OTHER.search(word) for word in self.words):
@@ -65,7 +65,7 @@ class PreTrained(Continued):
         """One pass without a cache; positions count what is real."""
         if self.bare and padding_mask is not None and self.padding_token is not None:
             x = x.where(padding_mask, self.padding_token)
-        return model(**{**self._reads(model, x), **self._told(padding_mask)})
+        return self.given(model, x, **self.masked(padding_mask))
 
     def plain_calls(self) -> Iterator[PlainCall]:
         """With a cache, as by default; with a mask of ones, as tokenizers give; with a mask alone,
@@ -108,16 +108,15 @@ class PreTrained(Continued):
         if self.states is not None:
             given["encoder_hidden_states"] = self.states.to(model.dtype).repeat(len(x), 1, 1)
             given["encoder_attention_mask"] = states_mask(self.states).expand(len(x), -1)
-        return {**given, **self._told(self.real(x, None))}
+        return {**given, **self.masked(self.real(x, None))}
 
-    def _told(self, padding_mask: Tensor | None) -> dict[str, Tensor]:
-        if padding_mask is None:
+    def masked(self, real: Tensor | None) -> dict[str, Tensor]:
+        """A mask, with positions that count what is real."""
+        if real is None:
             return {}
-        arguments = {"attention_mask": padding_mask.long()}
-        places = (padding_mask.cumsum(1) - 1).clamp(min=0)
-        moved = (
-            places != torch.arange(padding_mask.shape[1], device=padding_mask.device)
-        ) & padding_mask
+        arguments = {"attention_mask": real.long()}
+        places = (real.cumsum(1) - 1).clamp(min=0)
+        moved = (places != torch.arange(real.shape[1], device=real.device)) & real
         if "position_ids" in self.words and not self.bare and bool(moved.any()):
             arguments["position_ids"] = places + self.place_0
         return arguments
@@ -129,30 +128,12 @@ class PreTrained(Continued):
         places = torch.arange(5)[None]
         with torch.no_grad(), doubled():  # it may be asked where that is so
             y = first(model(**self._reads(model, x)))
-            starts = (
-                n for n in range(4) if torch.equal(y, first(self._placed(model, x, places + n)))
-            )
-            return next(starts, 0)
+            given = (first(self.given(model, x, position_ids=places + n)) for n in range(4))
+            return next((n for n, other in enumerate(given) if torch.equal(y, other)), 0)
 
-    def loss(self, model: nn.Module, x: Tensor, labels: Tensor, padding_mask: Tensor) -> Tensor:
-        """Its ``loss``."""
-        if "labels" not in self.words:
-            return super().loss(model, x, labels, padding_mask)
-        given = {**self._reads(model, x), **self._told(padding_mask)}
-        return loss_in(model(**given, labels=labels))
-
-    def packed(self, model: nn.Module, x: Tensor, documents: Tensor) -> Any:
-        """One pass, with positions that start over in each document."""
-        before = torch.searchsorted(documents, documents)
-        return self._placed(model, x, torch.arange(x.shape[1]) - before)
-
-    def _placed(self, model: nn.Module, x: Tensor, places: Tensor) -> Any:
-        return model(**self._reads(model, x), position_ids=places)
-
-    def packed_code(self) -> str:
-        """The Python of it."""
-        places = "torch.arange(x.shape[1]) - torch.searchsorted(documents, documents)"
-        return super().packed_code().replace("=documents)", f"={places})")
+    def given(self, model: nn.Module, x: Tensor, **more: Any) -> Any:
+        """One pass without a cache, with more words."""
+        return model(**{**self._reads(model, x), **more})
 
     def as_graph(self, model: nn.Module) -> nn.Module:
         """The model with experts that are no loop."""
