@@ -26,6 +26,7 @@ ANSWERED = {
         "none; some read more",
     ),
     ("Call", "plain_calls"): "a mask of ones; those of transformers have words of their own",
+    ("CaseMixer", "of_length"): "with its options; on a board with the defaults",
     ("Operator", "forward"): "outputs alone; of one with a state also that",
     **dict.fromkeys(
         [("Plain", name) for name in ("streams", "call", "feed", "feed_code")],

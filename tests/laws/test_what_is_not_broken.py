@@ -155,10 +155,10 @@ def test_positions_are_told_where_padding_moves_them() -> None:
     pytest.importorskip("transformers")
     subject = hugging_face("gpt2")
     padding_mask = torch.ones(2, 5, dtype=torch.bool)
-    assert [*subject._told(padding_mask)] == ["attention_mask"]
+    assert [*subject.masked(padding_mask)] == ["attention_mask"]
     padding_mask[1, 3:] = False
-    assert [*subject._told(padding_mask)] == ["attention_mask"]
-    assert subject._told(padding_mask.flip(1))["position_ids"][1].tolist() == [0, 0, 0, 1, 2]
+    assert [*subject.masked(padding_mask)] == ["attention_mask"]
+    assert subject.masked(padding_mask.flip(1))["position_ids"][1].tolist() == [0, 0, 0, 1, 2]
 
 
 @pytest.mark.parametrize(

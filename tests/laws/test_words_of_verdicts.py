@@ -64,12 +64,14 @@ LAWS = ("padding", "gradients", "agreement")
 def test_sides_that_are_refused_in_words_of_masks_are_said_and_not_judged() -> None:
     for one in check(RightAlone(), laws=LAWS, vocabulary=16):
         assert one.status == "held", one
-        assert one.detail.endswith("it refuses padding (left, holes): the mask must be right-padded")
+        assert one.detail.endswith(
+            "it refuses padding (left, holes): the mask must be right-padded"
+        )
         assert one.law == "agreement" or "(right)" in one.detail
     [none] = check(NoPadding(), laws=["padding"], vocabulary=16)
     assert none.status == "undecided", none
     assert none.detail.endswith("it refuses padding (right, left, holes): padding is refused")
-    with pytest.raises(ConfigError, match="refuses padding .left, holes.: the mask must be right"):
+    with pytest.raises(ConfigError, match=r"refuses padding .left, holes.: the mask must be right"):
         check(RightAlone(), vocabulary=16, masks=["left"])
 
 

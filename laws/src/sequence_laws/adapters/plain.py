@@ -2,8 +2,6 @@
 they take by its name."""
 
 import contextlib
-import copy
-import dataclasses
 import functools
 import inspect
 import re
@@ -13,12 +11,12 @@ from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves, tree_map
 
 from sequence_laws.adapters.attending import ways
 from sequence_laws.adapters.beside import Beside, needs
 from sequence_laws.adapters.caches import Way, find
 from sequence_laws.adapters.masks import ADDED, FORMS, masking, sides
+from sequence_laws.adapters.reordered import reordered, reordered_code, row_dims
 from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, POSITIONS, parameters
 from sequence_laws.errors import ConfigError, ShapeError, ShortError
 from sequence_laws.foreign import FAILURES, describe
@@ -28,7 +26,6 @@ from sequence_laws.verdict import Inapplicable, LawBroken
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
-_TREES = "torch.utils._pytree"
 KEEPS = ("use_cache", "return_cache")
 """flags by which a pass keeps a cache, or not"""
 PADDING = re.compile("mask|length")
@@ -313,8 +310,7 @@ class Plain(Subject):
         return self.otherwise(_part=NEW) if [*self._parts.values()] == [True, True] else None
 
     def rows_of(self, cache: Any, rows: Tensor) -> Any:
-        """A cache with ``reorder_cache(rows)``, or of tensors, in containers and dataclasses, that
-        have rows in some dimension.
+        """A cache with ``reorder_cache(rows)``, or of tensors that have rows in some dimension.
 
         Raises:
             Inapplicable: it is neither.
@@ -322,78 +318,17 @@ class Plain(Subject):
         if hasattr(cache, "reorder_cache"):
             cache.reorder_cache(rows)
             return cache
-        leaves = _leaves(cache)
-        if not all(isinstance(leaf, Tensor | int | None) for leaf in leaves):
-            raise Inapplicable("its cache cannot be reordered")
-        pairs = [*zip(leaves, self._row_dims, strict=False)]
-        known = len(leaves) == len(pairs) and any(n is not None for _, n in pairs)
-        if not known or any(
-            n is not None and getattr(leaf, "shape", ())[n : n + 1] != rows.shape
-            for leaf, n in pairs
-        ):
-            raise Inapplicable("which dimension of its cache is rows is not known: none moved")
-        dims = iter(self._row_dims)
-        return mapped(lambda t: t if (n := next(dims)) is None else t.index_select(n, rows), cache)
+        return reordered(cache, self._row_dims, rows)
 
     @functools.cached_property
     def _row_dims(self) -> list[int | None]:
-        """The dimension of each part of its cache that is rows, which caches of two and of three
-        tell; [] where that cannot be said."""
-        length = next((n for n in self.lengths() if n >= 5), self.usual())
-        parts = []
-        for count in (2, 3):
-            with torch.no_grad(), self.exactly():
-                seed(0)
-                x = self.widened(self.inputs.draw(count, length // 2))
-                leaves = _leaves(self.feed(self.copy(), x, None)[1])
-            parts.append([leaf.shape if isinstance(leaf, Tensor) else () for leaf in leaves])
-        found: list[int | None] = []
-        for two, three in zip(*parts, strict=False):
-            moved = [n for n, sizes in enumerate(zip(two, three, strict=False)) if sizes == (2, 3)]
-            expected = torch.Size(3 if n in moved[:1] else size for n, size in enumerate(two))
-            if expected != three:
-                return []
-            found.append(moved[0] if moved else None)
-        return found
+        return row_dims(self)
 
     def rows_code(self, cache: Any) -> list[str]:
         """The Python of it."""
         if hasattr(cache, "reorder_cache"):
             return super().rows_code(cache)
-        data = any(map(_is_data, tree_leaves(cache)))
-        name, where = ("mapped", "sequence_laws.adapters.plain") if data else ("tree_map", _TREES)
-        return [
-            f"from {where} import {name}",
-            f"dims = iter({self._row_dims})  # of rows",
-            "moved = lambda t: t if (n := next(dims)) is None else t.index_select(n, rows)",
-            f"cache = {name}(moved, cache)",
-        ]
-
-
-def _leaves(cache: Any) -> list[Any]:
-    """What is in a cache of containers and dataclasses."""
-    leaves: list[Any] = []
-    mapped(leaves.append, cache)
-    return leaves
-
-
-def _is_data(part: Any) -> bool:
-    return dataclasses.is_dataclass(part) and not isinstance(part, type)
-
-
-def mapped(change: Callable[[Any], Any], cache: Any) -> Any:
-    """A cache of containers and dataclasses with all in it changed."""
-
-    def part(one: Any) -> Any:
-        if not _is_data(one):
-            return change(one)
-        made = copy.copy(one)
-        for field in dataclasses.fields(one):
-            value = mapped(change, getattr(one, field.name))
-            object.__setattr__(made, field.name, value)  # also of one that is frozen
-        return made
-
-    return tree_map(part, cache)
+        return reordered_code(cache, self._row_dims)
 
 
 def plain(
