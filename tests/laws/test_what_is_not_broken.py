@@ -339,14 +339,13 @@ def test_padding_on_the_left_is_said_to_move_a_row_whose_positions_count_it() ->
     [
         ("RobertaForMaskedLM", "held"),
         ("BartForCausalLM", "reported"),
-        *(
-            pytest.param(n, "held", marks=pytest.mark.full("seconds each"))
-            for n in ("gpt2", "llama")
-        ),
+        pytest.param("gpt2", "failed_by_default", marks=pytest.mark.full("seconds each")),
+        pytest.param("llama", "held", marks=pytest.mark.full("seconds each")),
     ],
 )
 def test_padding_on_the_left_of_classes_of_transformers(name: str, status: str) -> None:
-    """RoBERTa's first place is 2, which it is told; no one can tell BART's decoder any."""
+    """RoBERTa's first place is 2, which it is told; no one can tell BART's decoder any; GPT-2's are
+    columns where a mask alone is given."""
     pytest.importorskip("transformers")
     [one] = check(hugging_face(name), laws=("padding",))
     assert one.status == status, one.detail
