@@ -42,6 +42,7 @@ def saving(subject: Subject) -> str:
     lines += [subject.inputs.code(2, x.shape[1]), "with torch.no_grad():"]
     lines += [f"    {subject.call_code('x')}  # it may keep something of what it sees first"]
     _outputs(subject, made, x)
+    torch.manual_seed(1)  # or what is drawn as it is read could be what was drawn before
     try:
         other = subject.stored(made, other)
     except Exception as error:  # what a model says of its own state
