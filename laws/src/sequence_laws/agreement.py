@@ -15,14 +15,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.errors import LawsError, ShortError
+from sequence_laws.errors import LawsError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import seed
 from sequence_laws.kernels import Kernels
 from sequence_laws.padding import real
 from sequence_laws.rounding import computed, rounding
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken
+from sequence_laws.verdict import BrokenByDefault, Inapplicable, LawBroken, ShortError
 
 FASTER = 2.0**8
 """times the rounding of float32 by which a faster path in it may differ: half-way, in orders of

@@ -3,13 +3,12 @@
 import torch
 from torch import Tensor
 
-from sequence_laws.errors import OutputsError, ShortError
 from sequence_laws.foreign import FAILURES, cut, describe
 from sequence_laws.inputs import seed
 from sequence_laws.limits import beyond as beyond_limits
 from sequence_laws.processes import processes
 from sequence_laws.subject import TRIED, Subject
-from sequence_laws.verdict import Inapplicable, LawBroken
+from sequence_laws.verdict import Inapplicable, LawBroken, OutputsError, ShortError
 
 RUNS = 3
 """with the same random numbers; two may draw the same from a generator that nobody seeds"""

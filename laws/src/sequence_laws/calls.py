@@ -4,7 +4,7 @@ import functools
 import inspect
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.foreign import FAILURES, describe
-from sequence_laws.inputs import loss_place, reach
+from sequence_laws.inputs import parts_of, reach
 from sequence_laws.verdict import Inapplicable, Status
 
 
@@ -363,3 +363,24 @@ def parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
         return inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
         return {}
+
+
+def loss_place(result: Any, bare: Callable[[], Any]) -> str | None:
+    """The `place` of the loss in what a model gives for labels: by its name, or that of the one
+    number there, where a call without labels, ``bare``, gives none. None: it is not known."""
+    named, numbers = _numbers(result)
+    if named or len(numbers) != 1 or _numbers(bare())[1]:
+        return next(iter(named), None)
+    return numbers[0]
+
+
+def _numbers(result: Any) -> tuple[list[str], list[str]]:
+    """Places of what may be a loss: by their names, and all."""
+    every = [
+        where
+        for where, part in parts_of(result).items()
+        if isinstance(part, Tensor)
+        and part.is_floating_point()
+        and (part.dim() == 0 or part.shape == (1,))
+    ]
+    return [where for where in every if where in (".loss", "['loss']")], every

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
+from sequence_laws.clashes import their_lines
 from sequence_laws.errors import LawsError
-from sequence_laws.foreign import their_lines
 
 _CUDA = re.compile(
     "not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available|0 active drivers"

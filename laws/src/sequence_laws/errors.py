@@ -29,18 +29,6 @@ class ShapeError(LawsError, ValueError):
     """A tensor has another shape or dtype than the call expects."""
 
 
-class OutputsError(ShapeError):
-    """A model gives outputs of another shape than its inputs ask for."""
-
-
-class ShortError(OutputsError):
-    """A model gives fewer ``outputs`` than it has inputs."""
-
-    def __init__(self, message: str, outputs: int) -> None:
-        self.outputs = outputs
-        super().__init__(message)
-
-
 class PluginError(LawsError, RuntimeError):
     """A plug-in failed, ended the program, or gave something else than it must."""
 

@@ -1,7 +1,6 @@
 """Code that is not ours, in plug-ins: where it failed, and how that is reported."""
 
 import inspect
-import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -16,12 +15,6 @@ FAILURES = (Exception, SystemExit)
 LONGEST = 300
 """letters of an error's text that are repeated"""
 OURS = ("sequence_laws", "everyformer")
-_CLASH = re.compile(
-    "same d(ata ?)?type|dtypes? match|type.* should be the same|dtype to be equal|mixed dtype"
-    r"|expected (scalar type )?\w+ but found \w+",
-    re.IGNORECASE,
-)
-"""what torch says of one operation that is given two dtypes"""
 _LIBRARY = str(Path(sysconfig.get_path("stdlib")))
 _packages: set[str] = set()
 """installed packages that bring members, by their first names"""
@@ -46,11 +39,6 @@ def describe(error: BaseException) -> str:
     return f"{at}{type(error).__name__}: {cut(str(error))}".rstrip(": ")
 
 
-def is_clash(error: BaseException) -> bool:
-    """Whether an operation was given numbers of two dtypes."""
-    return isinstance(error, RuntimeError) and _CLASH.search(str(error)) is not None
-
-
 def cut(text: str) -> str:
     """A text as one line that is not too long."""
     line = " ".join(text.split())
@@ -69,17 +57,6 @@ def place(error: BaseException) -> str | None:
     if isinstance(error, SystemExit) and not foreign:
         foreign = [_where(frame, line) for frame, line in frames]
     return foreign[-1] if foreign else None
-
-
-def their_lines(error: BaseException) -> list[str]:
-    """File and line of each step to an error in code that is neither ours nor torch's."""
-    others = (*OURS, "torch", "triton")
-    return [
-        f"{re.sub('.*(site|dist)-packages/', '', frame.f_code.co_filename)}, line {line}"
-        for frame, line in traceback.walk_tb(error.__traceback__)
-        if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in others
-        and not frame.f_code.co_filename.startswith("<")
-    ]
 
 
 def source(code: Callable[..., Any] | type) -> str:

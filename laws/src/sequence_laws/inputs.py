@@ -4,7 +4,7 @@ import ast
 import dataclasses
 import random
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -139,27 +139,6 @@ def parts_of(result: Any) -> dict[str, Any]:
         return {f"[{n}]": part for n, part in enumerate(result)}
     fields = getattr(result, "_fields", None) or getattr(result, "__dict__", {})
     return {f".{name}": getattr(result, name) for name in fields}
-
-
-def loss_place(result: Any, bare: Callable[[], Any]) -> str | None:
-    """The `place` of the loss in what a model gives for labels: by its name, or that of the one
-    number there, where a call without labels, ``bare``, gives none. None: it is not known."""
-    named, numbers = _numbers(result)
-    if named or len(numbers) != 1 or _numbers(bare())[1]:
-        return next(iter(named), None)
-    return numbers[0]
-
-
-def _numbers(result: Any) -> tuple[list[str], list[str]]:
-    """Places of what may be a loss: by their names, and all."""
-    every = [
-        where
-        for where, part in parts_of(result).items()
-        if isinstance(part, Tensor)
-        and part.is_floating_point()
-        and (part.dim() == 0 or part.shape == (1,))
-    ]
-    return [where for where in every if where in (".loss", "['loss']")], every
 
 
 def beside(result: Any) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from sequence_laws.behaviour import random
-from sequence_laws.foreign import describe, is_clash, place, their_lines
+from sequence_laws.clashes import is_clash, their_lines
+from sequence_laws.foreign import describe, place
 from sequence_laws.lost_digits import lost_digits
 from sequence_laws.rounding import computed
 from sequence_laws.subject import Subject

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from sequence_laws.calls import Call, PlainCall
-from sequence_laws.errors import OutputsError, ShortError
-from sequence_laws.foreign import is_clash, source
+from sequence_laws.clashes import is_clash
+from sequence_laws.foreign import source
 from sequence_laws.inputs import Inputs, first, seed, seed_all
 from sequence_laws.rounding import GAP, ROOM, doubled, largest, rounding
 from sequence_laws.unsaved import stray
-from sequence_laws.verdict import Inapplicable
+from sequence_laws.verdict import Inapplicable, OutputsError, ShortError
 
 TRIED = (1, 2, 3, 5, 8, 9, 12, 16, 17, 24, 32, 33, 64, 65)
 """lengths of which a model takes some or all"""

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from sequence_laws.errors import ShapeError
+
 Status = Literal[
     "held", "failed", "failed_by_default", "exempt", "undecided", "reported", "not_built"
 ]
@@ -94,6 +96,18 @@ class LawBroken(AssertionError):
 
 class BrokenByDefault(LawBroken):
     """Raised by a law that holds as it calls a model, and not as a plain call does."""
+
+
+class OutputsError(ShapeError):
+    """A model gives outputs of another shape than its inputs ask for."""
+
+
+class ShortError(OutputsError):
+    """A model gives fewer ``outputs`` than it has inputs."""
+
+    def __init__(self, message: str, outputs: int) -> None:
+        self.outputs = outputs
+        super().__init__(message)
 
 
 class Inapplicable(Exception):

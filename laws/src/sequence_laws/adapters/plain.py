@@ -18,11 +18,11 @@ from sequence_laws.adapters.caches import Way, find
 from sequence_laws.adapters.masks import ADDED, FORMS, masking, sides
 from sequence_laws.adapters.reordered import reordered, reordered_code, row_dims
 from sequence_laws.calls import DECODER_MASKS, DOCUMENTS, LABELS, POSITIONS, parameters
-from sequence_laws.errors import ConfigError, ShapeError, ShortError
+from sequence_laws.errors import ConfigError, ShapeError
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import Inputs, beside, first, place, seed
 from sequence_laws.subject import Subject
-from sequence_laws.verdict import Inapplicable, LawBroken
+from sequence_laws.verdict import Inapplicable, LawBroken, ShortError
 
 _WIDTHS = ("d_model", "embed_dim", "hidden_size", "n_embd", "dim", "width", "input_size", "d")
 _LENGTHS = (12, 16, 32, 64, 8, 128, 256)
