@@ -26,6 +26,7 @@ def test_each_failure_of_a_recorded_board_has_a_cause(name: str) -> None:
     assert not unknown
     assert (BOARDS / name / "board.json").read_text() == lines(board)
     assert (BOARDS / name / "board.md").read_text() == markdown(board)
+    assert "sys.path.insert(0, '/" not in lines(board), "a folder of one machine"
     # versions are those that `make board` installs
     pins = dict(pin.split("==") for pin in RECORDED[name] if "==" in pin)
     for one in board["models"]:

@@ -534,6 +534,8 @@ def test_models_of_libraries_are_called_as_they_are_meant(library: str, name: st
     if (library, name) not in known:
         assert {one.status for one in found.values()} <= {"held", "exempt", "undecided"}, found
     assert subject.causal == (library == "fla" or name.startswith("decoder"))
+    if name == "decoder cross attention":  # whose context no weight moves
+        assert [one.status for one in check(subject, laws=("gradients",))] == ["held"]
     if library == "timm":
         x = torch.arange(2 * 3 * 32 * 32).float().view(2, 3, 32, 32)
         patches = x.unfold(2, 8, 8).unfold(3, 8, 8).permute(0, 2, 3, 1, 4, 5).reshape(2, 16, -1)
