@@ -56,6 +56,20 @@ class Means(nn.Module):
         return self.head(h[:, None] + self.embed(x))
 
 
+def test_what_fails_without_the_compiler_too_is_not_its_failure() -> None:
+    class Filled(Means):
+        def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+            if mask is not None:  # as one that fills texts up and forgets where they began
+                torch.arange(x.shape[1], x.shape[1] - x.shape[1] % 8)
+            return super().forward(x, mask)
+
+    [found] = check(Filled(), laws=("compiles",), causal=False)
+    assert found.status == "held"
+    assert "padding" not in found.detail
+    [found] = check(Means(), laws=("compiles",), causal=False)
+    assert "with padding" in found.detail
+
+
 @pytest.mark.full("compiles, for seconds each")
 @pytest.mark.parametrize("wrong", [10**9, 65])
 def test_the_real_compiler_is_given_masks_and_a_longer_text(wrong: int) -> None:

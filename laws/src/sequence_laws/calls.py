@@ -1,7 +1,6 @@
 """How a model is called: one pass, a cache, a loss, a file, and how these are written in Python."""
 
 import functools
-import inspect
 import io
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from torch import Tensor, nn
 
 from sequence_laws.foreign import FAILURES, describe
 from sequence_laws.inputs import parts_of, reach
+from sequence_laws.signatures import CACHES, DOCUMENTS, LABELS, MASKS, POSITIONS, named
 from sequence_laws.verdict import Inapplicable, Status
 
 
@@ -27,27 +27,6 @@ class PlainCall(NamedTuple):
     """a `Subject` that is called so"""
     laws: tuple[str, ...] = ()
     """laws that are tried with it whatever its outputs are; others are where these differ"""
-
-
-CACHES, LABELS = ("cache", "state"), ("labels", "targets")
-MASKS = (
-    "mask",
-    "padding_mask",
-    "keep",
-    "attention_mask",
-    "key_padding_mask",
-    "src_key_padding_mask",
-)
-DECODER_MASKS = (
-    "decoder_attention_mask",
-    "decoder_padding_mask",
-    "decoder_mask",
-    "tgt_key_padding_mask",
-    "tgt_padding_mask",
-)
-DOCUMENTS = ("document_ids", "documents", "segment_ids", "seq_idx")
-POSITIONS = ("position_ids", "positions", "pos_ids")
-"""words that a ``forward`` may have for what is given beside its inputs"""
 
 
 class Call:
@@ -348,21 +327,6 @@ def crop_of(cache: Any, kept: int, more: int) -> int:
     of transformers, which refuses that by now, the negative number of ``more``."""
     theirs = any(kind.__module__.startswith("transformers.") for kind in type(cache).__mro__)
     return -more if theirs else kept
-
-
-def named(model: nn.Module) -> str:
-    """Names of its parameters, of many the first eight: (x, mask, cache)."""
-    names = [*parameters(model)]
-    more = [f"{len(names) - 8} more"] if len(names) > 9 else []
-    return f"({', '.join([*names[:8], *more] if more else names)})"
-
-
-def parameters(model: nn.Module) -> Mapping[str, inspect.Parameter]:
-    """Parameters of its ``forward``; none of one that does not tell them."""
-    try:
-        return inspect.signature(model.forward).parameters
-    except (TypeError, ValueError):
-        return {}
 
 
 def loss_place(result: Any, bare: Callable[[], Any]) -> str | None:

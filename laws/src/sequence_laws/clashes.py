@@ -3,7 +3,7 @@
 import re
 import traceback
 
-from sequence_laws.foreign import OURS
+from sequence_laws.foreign import OURS, file_name
 
 _CLASH = re.compile(
     "same d(ata ?)?type|dtypes? match|type.* should be the same|dtype to be equal|mixed dtype"
@@ -22,7 +22,7 @@ def their_lines(error: BaseException) -> list[str]:
     """File and line of each step to an error in code that is neither ours nor torch's."""
     others = (*OURS, "torch", "triton")
     return [
-        f"{re.sub('.*(site|dist)-packages/', '', frame.f_code.co_filename)}, line {line}"
+        f"{file_name(frame.f_code.co_filename)}, line {line}"
         for frame, line in traceback.walk_tb(error.__traceback__)
         if str(frame.f_globals.get("__name__", "")).partition(".")[0] not in others
         and not frame.f_code.co_filename.startswith("<")

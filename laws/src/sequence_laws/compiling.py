@@ -15,7 +15,7 @@ from torch._dynamo import lookup_backend
 from torch._dynamo.exc import TorchDynamoException
 from torch.fx.experimental.symbolic_shapes import ConstraintViolationError
 
-from sequence_laws.foreign import cut
+from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
 from sequence_laws.padding import real
 from sequence_laws.subject import TRIED, Subject
@@ -66,10 +66,10 @@ def compiles(subject: Subject) -> str:
     model = subject.as_graph(subject.copy(torch.float32))
     x = subject.inputs.draw(2, lengths[-1])
     side = next((side for side in ("left", *subject.masks) if side in subject.masks), "")
-    mask = real(lengths[-1], side) if side else None
+    mask = real(lengths[-1], side) if side and runs_with(subject, model, x, side) else None
     try:
         operations = one_capture(subject, model, x, mask)
-        with_mask = f" with padding on the {side}" * bool(side)
+        with_mask = f" with padding on the {side}" * (mask is not None)
     except NotOneGraph as error:
         if mask is None:
             raise Inapplicable(f"not one graph: {error}", "reported") from error
@@ -82,6 +82,7 @@ def compiles(subject: Subject) -> str:
     if subject.depth != "deep":
         return found
     longest = max((n for n in every if n <= TRIED[-1]), default=lengths[-1])
+    side = "" if mask is None else side
     texts = [(lengths[-1], ""), (lengths[-1], side)]
     texts += [(longest, side)] if operations <= UNROLLED else []
     found += by_the_real_compiler(subject, model, texts)
@@ -90,6 +91,14 @@ def compiles(subject: Subject) -> str:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return f"{found}; {exports(subject, model, lengths)}"
+
+
+def runs_with(subject: Subject, model: nn.Module, x: Tensor, side: str) -> bool:
+    """Whether a model that is not compiled takes padding: if not, another law says so."""
+    with contextlib.suppress(*FAILURES), torch.no_grad():
+        subject.run(model, x, real(x.shape[1], side))
+        return True
+    return False
 
 
 class NotOneGraph(Exception):

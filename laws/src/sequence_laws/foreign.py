@@ -1,6 +1,7 @@
 """Code that is not ours, in plug-ins: where it failed, and how that is reported."""
 
 import inspect
+import re
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -40,8 +41,8 @@ def describe(error: BaseException) -> str:
 
 
 def cut(text: str) -> str:
-    """A text as one line that is not too long."""
-    line = " ".join(text.split())
+    """A text as one line that is not too long, without addresses in memory."""
+    line = re.sub(" at 0x[0-9a-f]+", "", " ".join(text.split()))
     return line if len(line) <= LONGEST else f"{line[:LONGEST].rstrip()} ..."
 
 
@@ -63,13 +64,19 @@ def source(code: Callable[..., Any] | type) -> str:
     """File and line of a function or class."""
     try:
         code = inspect.unwrap(code)
-        return f"{inspect.getfile(code)}, line {inspect.getsourcelines(code)[1]}"
+        return f"{file_name(inspect.getfile(code))}, line {inspect.getsourcelines(code)[1]}"
     except (OSError, TypeError):  # made in a prompt
         return f"{code.__module__}.{code.__qualname__}"
 
 
+def file_name(path: str) -> str:
+    """A file as it is reported: of an installed package, behind the folder it is installed in."""
+    return re.sub("^.*(site|dist)-packages.", "", path)
+
+
 def _where(frame: FrameType, line: int) -> str:
-    return f"{frame.f_code.co_filename}, line {line}, in {frame.f_code.co_qualname}"
+    file = file_name(frame.f_code.co_filename)
+    return f"{file}, line {line}, in {frame.f_code.co_qualname}"
 
 
 def _is_foreign(frame: FrameType) -> bool:

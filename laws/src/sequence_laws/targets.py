@@ -19,8 +19,8 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from sequence_laws.adapters import subject_of
+from sequence_laws.adapters.found import UnreadError
 from sequence_laws.adapters.hugging_face import hugging_face
-from sequence_laws.adapters.plain import UnreadError
 from sequence_laws.adapters.small_configs import SMALL
 from sequence_laws.confined import needs_cuda, offline, one_process
 from sequence_laws.errors import ConfigError, LawsError, PluginError, unknown

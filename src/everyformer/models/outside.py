@@ -21,7 +21,7 @@ from everyformer.core.plugins import allowed_model
 from everyformer.core.seeds import twin
 from everyformer.core.state import StackState
 from everyformer.genes.config import Architecture, ModelConfig
-from sequence_laws.adapters.plain import UnreadError
+from sequence_laws.adapters.found import UnreadError
 from sequence_laws.causality import glance
 from sequence_laws.foreign import describe
 from sequence_laws.subject import Subject

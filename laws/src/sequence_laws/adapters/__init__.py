@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sequence_laws.adapters.plain import plain
+from sequence_laws.adapters.found import plain
 from sequence_laws.adapters.torch_layers import encoder, recurrent
 from sequence_laws.adapters.transformers import pretrained
 from sequence_laws.errors import ConfigError

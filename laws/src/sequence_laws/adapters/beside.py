@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from sequence_laws.calls import parameters
 from sequence_laws.inputs import Inputs
+from sequence_laws.signatures import parameters
 
 OWN = re.compile("^(decoder_(input|token|id|x)|tgt(_ids|_tokens|_seq|_input)?$|trg$|prev_output)")
 """names of the inputs of a decoder, where others come before them"""

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_map
 
-from sequence_laws.calls import CACHES, named, parameters
 from sequence_laws.errors import ConfigError
 from sequence_laws.foreign import FAILURES
 from sequence_laws.inputs import beside, first, place, seed
+from sequence_laws.signatures import CACHES, named, parameters
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import TreeSpec
 
-from sequence_laws.adapters.plain import Plain, plain
+from sequence_laws.adapters.found import plain
+from sequence_laws.adapters.plain import Plain
 from sequence_laws.errors import ConfigError
 from sequence_laws.extras import extra_module
 from sequence_laws.inputs import Inputs

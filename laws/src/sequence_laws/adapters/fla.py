@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sequence_laws.adapters.plain import plain
+from sequence_laws.adapters.found import plain
 from sequence_laws.inputs import Inputs
 from sequence_laws.libraries import Library, written
 from sequence_laws.subject import Subject

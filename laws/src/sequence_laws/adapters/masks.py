@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from sequence_laws.calls import parameters
 from sequence_laws.errors import LawsError
 from sequence_laws.foreign import FAILURES, cut
 from sequence_laws.inputs import seed
 from sequence_laws.names import SIDES
 from sequence_laws.padding import real
+from sequence_laws.signatures import parameters
 from sequence_laws.subject import Subject
 from sequence_laws.verdict import Inapplicable
 

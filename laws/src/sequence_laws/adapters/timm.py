@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from sequence_laws.adapters.plain import plain
+from sequence_laws.adapters.found import plain
 from sequence_laws.errors import ShapeError
 from sequence_laws.inputs import Inputs
 from sequence_laws.libraries import Library, written
