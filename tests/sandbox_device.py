@@ -106,6 +106,10 @@ class Boxed(Tensor):
             return func(args[0].held)
         if func is Tensor.numpy:
             raise TypeError(f"a tensor on {NAME} is none of numpy's: call Tensor.cpu() first")
+        if func is Tensor.__deepcopy__:  # torch would copy the memory, of which there is none
+            one, memo = args
+            with torch.no_grad():
+                return memo.setdefault(id(one), one.clone().requires_grad_(one.requires_grad))
         with torch._C.DisableTorchFunctionSubclass():
             return func(*args, **(kwargs or {}))
 

@@ -67,7 +67,8 @@ class Right(nn.Module):
         if self.wrong == "the time of day":
             h = h + 0.01 * time.perf_counter()
         if self.wrong == "noise of the process":
-            h = h + 0.01 * torch.rand(1, generator=torch.Generator().manual_seed(self.calls))
+            noise = torch.rand(1, generator=torch.Generator().manual_seed(self.calls))
+            h = h + 0.01 * noise.to(h)
         after = []
         for layer, before in zip(self.layers, caches, strict=True):
             h, kept = layer(h, mask, before, documents)

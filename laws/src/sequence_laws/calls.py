@@ -152,7 +152,7 @@ class Call:
     def real(self, x: Tensor, padding_mask: Tensor | None) -> Tensor | None:
         """The mask that is given."""
         if padding_mask is None and self.ones:
-            return torch.ones(x.shape[:2], dtype=torch.bool)
+            return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
         return padding_mask
 
     def real_code(self, x: str, padding_mask: str | None) -> str | None:
