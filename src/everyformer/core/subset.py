@@ -7,6 +7,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
+
 
 class TokenSubset(NamedTuple):
     """Some tokens of some rows: n of each of R rows."""
@@ -51,7 +53,7 @@ class TokenSubset(NamedTuple):
 def order_of_real(padding_mask: Tensor, last: bool = False) -> Tensor:
     """Places (B, L) of the tokens of each row, the real ones first, or ``last``."""
     later = padding_mask if last else ~padding_mask
-    if not torch.compiler.is_exporting():
+    if not leaves_torch():
         return torch.argsort(later.to(torch.uint8), dim=1, stable=True)
     # counted, since ONNX has no stable sort
     behind = later.long()

@@ -14,6 +14,8 @@ from contextvars import ContextVar
 import torch
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
+
 _piece: ContextVar[tuple[int, int]] = ContextVar("piece", default=(0, 1))
 """first row and number of rows of what is computed now"""
 APART = 1_000_003
@@ -57,7 +59,7 @@ def draw_seed() -> Tensor:
 
 def uniform_rows(shape: Sequence[int], device: torch.device) -> Tensor:
     """Numbers from 0 to 1 of ``shape``, float32, whose first dimension are rows."""
-    if device.type != "cpu" or torch.compiler.is_exporting():
+    if device.type != "cpu" or leaves_torch():
         return torch.rand(shape, device=device)
     drawn = draw(2**62)
     if not torch.compiler.is_compiling():

@@ -23,6 +23,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.drawing import before, draw
 from everyformer.engines.ranges import fake
 
@@ -42,7 +43,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
         rate: from 0 to 1.
     """
     turned = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
-    if not turned or torch.compiler.is_exporting():
+    if not turned or leaves_torch():
         return F.dropout(x, rate)
     place = draw(P)
     if torch.compiler.is_compiling():

@@ -20,23 +20,32 @@ class Room:
 
     Args:
         parts: tensors (B, ..., S, ...) with as many slots each. dim: of the slots.
-        capacity: slots that there are, those of ``parts`` among them.
+        used: slots that are taken, the first.
     """
 
-    def __init__(self, parts: Sequence[Tensor], dim: int, capacity: int) -> None:
-        self.dim, self.used, self.capacity = dim, parts[0].shape[dim], capacity
-        self.parts = []
+    def __init__(self, parts: Sequence[Tensor], dim: int, used: int) -> None:
+        self.parts, self.dim, self.used = [*parts], dim, used
+        self.capacity = parts[0].shape[dim]
+
+    @classmethod
+    def around(cls, parts: Sequence[Tensor], dim: int, capacity: int) -> Room:
+        """Room with a copy of ``parts`` in its first slots."""
+        slots, used = list[Tensor](), parts[0].shape[dim]
         for part in parts:
             shape = [*part.shape]
             shape[dim] = capacity
-            slots = part.new_empty(shape)
-            slots.narrow(dim, 0, self.used).copy_(part)
-            self.parts.append(slots)
+            slots.append(part.new_empty(shape))
+            slots[-1].narrow(dim, 0, used).copy_(part)
+        return cls(slots, dim, used)
+
+    def first(self, count: int) -> list[Tensor]:
+        """The first slots of each part."""
+        return [part.narrow(self.dim, 0, count) for part in self.parts]
 
     def fits(self, rows: int, used: int, more: int) -> bool:
         """True where the slots after ``used`` are free, enough, and may be written."""
         first = self.parts[0]
-        free = self.used == used and used + more <= self.capacity and len(first) == rows
+        free = self.used == used and used + more <= self.capacity and first.shape[0] == rows
         # a graph is made for one mode or the other, and cannot ask
         compiling = torch.compiler.is_compiling()
         return free and (compiling or first.is_inference() == torch.is_inference_mode_enabled())
@@ -47,7 +56,7 @@ class Room:
         for part, tokens in zip(self.parts, new, strict=True):
             part.narrow(self.dim, used, more).copy_(tokens)
         self.used += more if stay else 0
-        return [part.narrow(self.dim, 0, used + more) for part in self.parts]
+        return self.first(used + more)
 
 
 class Growing(State):
@@ -89,19 +98,21 @@ class Growing(State):
 
     def has_room(self, tokens: int) -> bool:
         """True where ``tokens`` more can be taken in without a copy of what is there."""
-        return self.room is not None and self.room.fits(len(self.num_tokens), self.taken, tokens)
+        return self.room is not None and self.room.fits(
+            self.num_tokens.shape[0], self.taken, tokens
+        )
 
     def reserve(self, tokens: int) -> Self:
         """Ready to take in ``tokens`` more without a copy of all that is there each time."""
         parts = [getattr(self, name) for name in self.grows]
-        room = Room(parts, self.slot_dim, self.taken + tokens)
+        room = Room.around(parts, self.slot_dim, self.taken + tokens)
         return State.reserve(self, tokens).in_room(room)
 
     def _room_for(self, old: Sequence[Tensor], new: Tensor) -> Room | None:
         """The room where ``new`` may be written, if one was reserved; a full one is doubled."""
         room = self.room
-        if room is None or torch.is_grad_enabled() or len(room.parts[0]) != len(new):
+        if room is None or torch.is_grad_enabled() or room.parts[0].shape[0] != new.shape[0]:
             return None
         used, more = self.taken, new.shape[self.slot_dim]
-        fits = room.fits(len(new), used, more)
-        return room if fits else Room(old, self.slot_dim, 2 * (used + more))
+        fits = room.fits(new.shape[0], used, more)
+        return room if fits else Room.around(old, self.slot_dim, 2 * (used + more))

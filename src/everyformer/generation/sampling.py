@@ -99,9 +99,6 @@ def penalised(logits: Tensor, had: Tensor, penalty: float) -> Tensor:
 class TokenStream(Iterator[Tensor]):
     """New tokens (B,) as they are drawn, and the state that the next one will be drawn from."""
 
-    state: StackState | None
-    """State of the texts so far, less the newest tokens; None where all is recomputed."""
-
     def __init__(
         self,
         model: Model,
@@ -110,9 +107,14 @@ class TokenStream(Iterator[Tensor]):
         state: StackState | None,
         compile: bool = False,
     ) -> None:
-        self._step = CompiledStep(model) if compile else None
-        self._model, self.state, self.rows = model, state, len(texts.ids)
-        self._drawn = self._draw(texts, tokens)
+        self._step: CompiledStep | None = None
+        self._model, self._state, self.rows = model, state, len(texts.ids)
+        self._drawn = self._draw(texts, tokens, compile)
+
+    @property
+    def state(self) -> StackState | None:
+        """State of the texts so far, less the newest tokens; None where all is recomputed."""
+        return self._state if self._step is None else self._step.state
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
@@ -120,16 +122,17 @@ class TokenStream(Iterator[Tensor]):
         with evaluating(model) if model.training else nullcontext(), torch.inference_mode():
             return next(self._drawn)
 
-    def _draw(self, texts: _Rows, tokens: int | None) -> Iterator[Tensor]:
+    def _draw(self, texts: _Rows, tokens: int | None, compile: bool) -> Iterator[Tensor]:
         """The loop of `stream`."""
         ids, padding_mask, sampling = texts.ids, texts.padding_mask, texts.sampling
         rows, new = len(ids), ids
         generator = torch.Generator(device=ids.device)
-        initial = self.state
+        initial = self._state
         place = ids.shape[1] if padding_mask is None else int(padding_mask.sum(1).max())
         place += 0 if initial is None else int(initial.num_tokens.max())
-        self.state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
-        if self._step is not None and self.state is None:
+        self._state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
+        whole = self._state is None
+        if compile and whole:
             raise UnsupportedError(
                 f"{self._model.config.member} recomputes the whole text at every token, since it "
                 "has no exact state, so there is no step to compile: generate without compile"
@@ -137,23 +140,21 @@ class TokenStream(Iterator[Tensor]):
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if padding_mask is None else Mask(padding_mask=padding_mask)
-            whole = self.state is None
             prompt = texts.ids.shape[1] if whole or new is texts.ids else 0
             with reading_prompt(self._model, prompt) if prompt else nullcontext():
-                if whole:
-                    out = self._model(ids, mask=part, last=1)
-                elif self._step is not None and not prompt and self.state is not None:
-                    out = self._step(new, self.state)
-                    self.state = out.state
+                if self._step is not None:
+                    logits = self._step(new)
                 else:
-                    out = self._model(new, mask=part, state=self.state, last=1)
-                    self.state = out.state
+                    out = self._model(ids if whole else new, mask=part, state=self._state, last=1)
+                    self._state, logits = out.state, out.logits
+            if compile and self._step is None and self._state is not None:
+                self._step = CompiledStep(self._model, self._state)
             # by the place in the text: a stream that is kept goes on as one that never stopped
             generator.manual_seed(mixed(sampling.seed, place + texts.count))
-            token = draw(texts.ruled(out.logits[:, -1]), sampling, generator)
+            token = draw(texts.ruled(logits[:, -1]), sampling, generator)
             yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
             new = token[:, None]
-            if self.state is None:
+            if whole:
                 ids = torch.cat((ids, new), 1)
                 if padding_mask is not None:
                     padding_mask = torch.cat(
@@ -165,7 +166,10 @@ class TokenStream(Iterator[Tensor]):
             if len(going) < len(alive):
                 alive, ids, new = alive[going], ids[going], new[going]
                 padding_mask = None if padding_mask is None else padding_mask[going]
-                self.state = None if self.state is None else self.state.reorder(going)
+                if self._step is not None:
+                    self._step.state = self._step.state.reorder(going)
+                elif self._state is not None:
+                    self._state = self._state.reorder(going)
 
 
 def stream(

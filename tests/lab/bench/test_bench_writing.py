@@ -13,7 +13,7 @@ import torch
 
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError
-from everyformer.generation.compiled import CompiledStep
+from everyformer.generation import compiled
 from everyformer.lab.bench import writing
 from everyformer.lab.bench.limits import least_seconds
 from everyformer.lab.bench.points import Point, Setting
@@ -93,15 +93,17 @@ def test_what_cannot_be_measured_is_refused(change: dict[str, Any]) -> None:
 @pytest.mark.full("seconds each", parts=3)
 @pytest.mark.parametrize("member", ["gpt", "aft-simple"])
 def test_compiled_steps_take_turns_and_all_are_told_their_limit(
-    member: str, monkeypatch: pytest.MonkeyPatch
+    member: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     graphs = []
 
-    def keep(graph: Any, inputs: Any) -> Any:
-        graphs.append(graph)
-        return graph.forward
+    def keep(*compiled: Any) -> None:
+        graphs.append(compiled)
+        build(*compiled)
 
-    monkeypatch.setattr(CompiledStep, "backend", staticmethod(keep))
+    build = compiled.build
+    monkeypatch.setattr(compiled, "build", keep)
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
     assert (ours.status, made.status) == ("ok", "ok")
     assert made.detail == "12 of 12 tokens are the same"

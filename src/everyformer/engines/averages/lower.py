@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.devices import autocasts
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision
 
@@ -26,7 +27,7 @@ def lower_product(w: Tensor, x: Tensor) -> Tensor:
     """
     kind = x.device.type
     # an exported program is read by others, and a GPU multiplies all at once
-    if torch.compiler.is_exporting() or kind != "cpu" or x.shape[2] <= SHORT:
+    if leaves_torch() or kind != "cpu" or x.shape[2] <= SHORT:
         return w.tril() @ x
     x = x.to(torch.get_autocast_dtype(kind)) if autocasts(kind) else x
     # rows of the batch beside each other, so that W is read once

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from everyformer.core.choices import choose
 from everyformer.core.dispatch import take
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.state import State, state
 from everyformer.engines.content.hashing import bucket_order
 from everyformer.engines.once import named_once
@@ -81,7 +82,7 @@ def latest(
     length, alike = heads.q.shape[2], labels is None
     if labels is None:
         labels = torch.zeros(1, 1, length, dtype=torch.long, device=heads.q.device)
-    if torch.compiler.is_exporting():
+    if leaves_torch():
         take("routing", "dense", "tokens are not put in order in an exported program", True)
         return _latest_dense(heads, labels, window, clusters, both)
     # a window longer than the row shows all of it; a graph has to serve longer rows too

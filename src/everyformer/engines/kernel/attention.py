@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.errors import ConfigError, ShapeError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.shared import advanced
 from everyformer.engines.cuda import on_cuda
 from everyformer.engines.kernel.chunks import (
@@ -88,7 +89,7 @@ def kernel_attention(
         return v, state  # the chunks of no rows or no tokens have no size
     if padding_mask is not None and gate is not None:
         gate = gate.masked_fill(~padding_mask[:, None], 0)
-    if not torch.compiler.is_exporting() and q.shape[2] == 1:
+    if not leaves_torch() and q.shape[2] == 1:
         y, sums, top = _one_token(Inputs(q, k, v, padding_mask, level, gate), state, guard)
     else:
         of_map = feature_map or (None, False)

@@ -6,6 +6,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
+
 EMPTY = {torch.float32: 1e-28, torch.float64: 1e-280}
 """a sum of weights below this has lost its digits, and its gradient would leave the dtype"""
 
@@ -33,7 +35,7 @@ def divided(sums: Tensor, guard: Denominator) -> tuple[Tensor, Tensor]:
     else:
         apart = total.abs().clamp(min=guard.eps)
         # ONNX has no sign of a zero
-        exports = torch.compiler.is_exporting()
+        exports = leaves_torch()
         total = torch.where(total < 0, -apart, apart) if exports else apart.copysign(total)
     return sums[..., :-1] / total, total
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from everyformer.core.dispatch import take
 from everyformer.core.errors import ShapeError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mask import Mask
 from everyformer.engines.dropout import dropout as drop
 from everyformer.engines.once import named_once
@@ -156,7 +157,7 @@ def _by_torch(
         enable_gqa=True if q.shape[1] != k.shape[1] else False,  # noqa: SIM210
     )
     y = named_once(y)
-    if mask is not None and torch.compiler.is_exporting():
+    if mask is not None and leaves_torch():
         # in ONNX torch's operator gives a mean, or NaN, to a query that sees nothing
         seen = mask if mask.dtype == torch.bool else mask > -math.inf
         y = y.masked_fill(~seen.any(-1, keepdim=True), 0)

@@ -194,7 +194,7 @@ def _up_to(num_tokens: Tensor, size: int) -> Tensor:
 
 
 def _joined(old: Tensor, new: Tensor) -> Tensor:
-    return torch.cat((old, new.expand(len(old), -1)), 1)
+    return torch.cat((old, new.expand(old.shape[0], -1)), 1)
 
 
 def _columns(slots: Tensor, index: Tensor) -> Tensor:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from everyformer.core.devices import autocasts
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.operators import operator
 from everyformer.engines.softmax import kernels
 
@@ -25,7 +26,7 @@ from everyformer.engines.softmax import kernels
 def able(q: Tensor, k: Tensor) -> bool:
     """True where `continued_attention` can take a causal call of these."""
     length = q.shape[2]
-    return 1 < length < k.shape[2] and q.is_cpu and not torch.compiler.is_exporting()
+    return 1 < length < k.shape[2] and q.is_cpu and not leaves_torch()
 
 
 def continued_attention(q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:

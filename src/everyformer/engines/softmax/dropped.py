@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.drawing import before, draw
 from everyformer.engines.dropout import P, wheel
 from everyformer.engines.operators import operator
@@ -29,7 +30,7 @@ ROOM = P
 
 def able(q: Tensor, k: Tensor, mask: Tensor | None, causal: bool) -> bool:
     """True where `dropped_attention` can take a call of these."""
-    if not q.is_cpu or torch.compiler.is_exporting() or _stride(k.shape[2]) > ROOM:
+    if not q.is_cpu or leaves_torch() or _stride(k.shape[2]) > ROOM:
         return False
     if causal and q.shape[2] > k.shape[2]:
         return False

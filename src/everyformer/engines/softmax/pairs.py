@@ -21,6 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.errors import ShapeError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.shared import shared
 
 
@@ -65,7 +66,7 @@ class Pairs:
         length = queries.shape[-1] if length is None else length
         far = keys.shape[-1] - 1 if farthest is None else farthest
         # an exported graph serves lengths of which a view would be right for all but one or two
-        regular = regular and not torch.compiler.is_exporting()
+        regular = regular and not leaves_torch()
         return cls(queries, keys, far, length + far, length, regular, causal)
 
     def in_blocks(self, rows: int) -> Pairs:

@@ -41,6 +41,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax import kernels
@@ -61,7 +62,7 @@ def slopes_in(
     if q.dtype in HALF:
         return "channels"
     exact = q.dtype in (torch.float32, torch.float64) and q.shape[2] <= k.shape[2]
-    plain = q.device.type == "cpu" and not torch.compiler.is_exporting()
+    plain = q.device.type == "cpu" and not leaves_torch()
     alone = visible.causal and not dropout and not slopes.requires_grad
     return "squares" if alone and exact and plain else "written"
 

@@ -1,6 +1,9 @@
 """Attention mask of a softmax call: one tensor of all parts, or none if causality is all."""
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +14,7 @@ from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.shared import shared
 from everyformer.core.subset import TokenSubset
 
+_told: ContextVar[tuple[Tensor, int] | None] = ContextVar("told", default=None)
 ROW = 16
 """numbers to a multiple of which rows of masks are made longer"""
 
@@ -193,7 +197,21 @@ def surely(flags: Tensor) -> bool:
 
 def all_read(num_tokens: Tensor, count: int) -> bool:
     """True where all ``num_tokens`` (B,) are known to be ``count``."""
+    known = _told.get() if torch.compiler.is_exporting() else None
+    if known is not None and known[0] is num_tokens:
+        return known[1] == count
     return common(num_tokens) == count
+
+
+@contextmanager
+def told(num_tokens: Tensor, count: int) -> Iterator[None]:
+    """Within it `all_read` knows that all ``num_tokens`` are ``count``, as in a graph, which cannot
+    ask."""
+    token = _told.set((num_tokens, count))
+    try:
+        yield
+    finally:
+        _told.reset(token)
 
 
 def common(num_tokens: Tensor) -> int | None:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 
 from everyformer.core.dispatch import Against, dispatch, take
 from everyformer.core.errors import ConfigError, ShapeError, UnsupportedError
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.ranges import HALF
 from everyformer.engines.softmax.kernels import for_kernels
 from everyformer.engines.softmax.pairs import Pairs
@@ -128,7 +129,7 @@ def choose(plan: SparsePlan, q: Tensor, scores: Scores, backend: str) -> str:
         raise ConfigError(f"`backend='{backend}'` is none of {', '.join(BACKENDS)}")
     against = {"flex": _against_flex, "blocked": _against_units}
     if backend == "auto":
-        graph = torch.compiler.is_exporting()
+        graph = leaves_torch()
         short = not graph and q.shape[2] <= SHORT
         ways: tuple[tuple[str, Against], ...] = (
             ("flex", lambda: "texts are short" if short else _against_flex(plan, q, scores)),
@@ -150,7 +151,7 @@ def _against_flex(plan: SparsePlan, q: Tensor, scores: Scores) -> str | None:
     if q.shape[-1] < LEAST:
         return f"FlexAttention wants heads of {LEAST} channels or more"
     if torch.compiler.is_compiling():
-        return EXPORTED if torch.compiler.is_exporting() else None
+        return EXPORTED if leaves_torch() else None
     return None if _get_current_dispatch_mode() is None else "operations are looked at one by one"
 
 

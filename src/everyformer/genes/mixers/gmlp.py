@@ -27,6 +27,7 @@ from everyformer.blocks.parts import start
 from everyformer.core.bounds import Affects, Count, Positive, rounded_share
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError, ShapeError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.shared import advanced
@@ -115,7 +116,7 @@ def spatial_gate(z: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = Fals
 def spatial_mix(v: Tensor, weight: Tensor, bias: Tensor, *, causal: bool = False) -> Tensor:
     """W v + b for ``v`` (B, L, c) with channels in head groups: (B, L, c)."""
     length = v.shape[1]
-    if torch.compiler.is_exporting():
+    if leaves_torch():
         # looked up, since a slice would tie the program to lengths other than the table's
         first = torch.arange(length, device=v.device)
         weight = weight[:, first][:, :, first]

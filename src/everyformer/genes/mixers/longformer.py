@@ -30,6 +30,7 @@ from torch import Tensor
 from everyformer.core.bounds import Bounds, Count, Even, Whole
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.core.trials import LENGTH, Trials, are_attention
@@ -172,7 +173,7 @@ class Longformer(PatternAttention):
             return self._local_heads(heads, padding_mask, self._local), None
         graph = torch.compiler.is_compiling()
         by_pairs = marked is not None and (graph or self._dense(heads[0]))
-        if by_pairs or torch.compiler.is_exporting():
+        if by_pairs or leaves_torch():
             if graph:
                 take(self.name, "dense", "a graph knows no numbers of global tokens", True)
             return self._pairs(rows, heads, self._outputs), None

@@ -31,6 +31,7 @@ from torch import Tensor, nn
 
 from everyformer.core.bounds import Affects, Count, Positive, Unless, Whole
 from everyformer.core.errors import GeneError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.trials import Make, Pair, Trials, near, output
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.features import (
@@ -182,7 +183,7 @@ class RFA(KernelAttention):
         if self.gate is None:
             return None
         logits = widened(self.gate(x)).transpose(1, 2)
-        if torch.compiler.is_exporting():
+        if leaves_torch():
             # ONNX has the log of a sigmoid, which is -inf below -88
             return -F.softplus(-logits), -F.softplus(logits)
         return F.logsigmoid(logits), F.logsigmoid(-logits)

@@ -38,6 +38,7 @@ from everyformer.core.config import Options
 from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError, UnsupportedError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mask import Mask
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import Losses, MixerOutput
@@ -174,7 +175,7 @@ class AdaptiveSpan(HeadMixer):
         compiled = torch.compiler.is_compiling()
         if self.training and torch.is_grad_enabled() and not compiled:
             self.end_step()  # not every loop says that its step is over
-        if self.spans_of is not None and torch.compiler.is_exporting():
+        if self.spans_of is not None and leaves_torch():
             raise UnsupportedError(
                 "dynamic spans of 'adaptive-span' cannot be exported, since how much is computed "
                 "depends on the tokens: train it with `dynamic=False`"

@@ -36,6 +36,7 @@ from everyformer.core.bounds import Bounds, Count, Index, Odd, When, Whole
 from everyformer.core.devices import readable
 from everyformer.core.dispatch import take
 from everyformer.core.errors import GeneError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mixer import Mixer
 from everyformer.core.shared import shared
 from everyformer.core.state import State
@@ -279,7 +280,7 @@ class BigBird(PatternAttention):
         if tracing():
             record(self, "weights", lambda: self._pairs(heads, padding_mask, self._weights))
         known = padding_mask is None or readable(padding_mask)
-        if torch.compiler.is_compiling() or torch.compiler.is_exporting() or not known:
+        if torch.compiler.is_compiling() or leaves_torch() or not known:
             take(self.name, "dense", "a graph serves texts of any number of blocks", True)
             return self._pairs(heads, padding_mask, self._outputs)
         if padding_mask is None:

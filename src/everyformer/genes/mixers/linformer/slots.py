@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from everyformer.core.devices import readable
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.shared import advanced as counted_on
 from everyformer.core.state import state
 from everyformer.core.subset import gather_rows
@@ -56,7 +57,7 @@ def compress(x: Tensor, weight: Tensor) -> Tensor:
 
 def _columns(weight: Tensor, count: int) -> Tensor:
     """The first ``count`` columns of the last dimension."""
-    if torch.compiler.is_exporting():
+    if leaves_torch():
         # looked up, since a slice would tie the program to lengths other than the table's
         return weight[..., torch.arange(count, device=weight.device)]
     return weight[..., :count]
@@ -81,7 +82,7 @@ def linformer_chunked(
     Args:
         q, k, v: (B, H, N, c, D). slots: keys and values (B, H, N, K, D) of every segment.
     """
-    if torch.compiler.is_exporting() or q.shape[2] * q.shape[3] <= AT_ONCE:
+    if leaves_torch() or q.shape[2] * q.shape[3] <= AT_ONCE:
         return _all_scores(q, k, v, slots, dropout)
     return _by_plan(q, k, v, slots, dropout)
 
