@@ -162,6 +162,26 @@ def test_a_model_that_changes_is_another_or_read_as_it_is(graphs):
     assert len(graphs) == 3
 
 
+def test_a_file_that_lacks_numbers_is_made_again(graphs, monkeypatch):
+    """As one is whose making was ended between the two ways."""
+    model, rules = model_of("attention"), {"tokens": 6, "sampling": GREEDY}
+    both(model, prompts(1, 5), **rules)
+    [file] = graphs
+    whole, loaded, built = [], compiled.loaded, compiled.build
+
+    def build(traced, about, file):
+        whole.append(json.loads(about)["whole"])
+        built(traced, about, file)
+
+    monkeypatch.setattr(compiled, "build", build)
+    monkeypatch.setattr(
+        compiled, "loaded", lambda *of: loaded(*of) if whole and whole[-1] else None
+    )
+    assert torch.equal(*both(model, prompts(1, 5), **rules))
+    assert whole == [False, True]
+    assert [*graphs] == [file]
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 def test_products_with_one_token_are_sums_over_rows_of_the_weights(graphs, dtype):
     model = model_of("gpt").to(dtype)

@@ -64,7 +64,7 @@ class CompiledStep:
 
     @property
     def state(self) -> StackState:
-        """What came before the next token; another may be set."""
+        """State before the next token; another may be set."""
         return self._state if self._running is None else self._running.state()
 
     @state.setter
@@ -169,7 +169,7 @@ class Running:
         return logits
 
     def state(self) -> StackState:
-        """What came before the next token."""
+        """State before the next token."""
         return self.layout.filled(self.fixed, self.rooms, self.taken)
 
 
@@ -216,7 +216,7 @@ class Layout(NamedTuple):
         return state
 
     def described(self, fixed: Sequence[Tensor], growing: Sequence[Growing]) -> str:
-        """What programs of such a state have in common: kinds and sizes, but for what is open."""
+        """Kinds and sizes of the tensors of such a state, but for what a program leaves open."""
         batch = len(fixed[0])
         each = zip(fixed, self.opens, strict=True)
         shapes = [(rows_of(t.shape, batch, opens), t.dtype) for t, opens in each]
@@ -299,24 +299,25 @@ def program_of(
 ) -> Program | None:
     """The program in a file, which is made where there is none; None for a step that moves."""
     taken = tuple(part.taken for part in growing)
-    if not file.exists():
-        if (file, taken) in _moves:
-            return None
-        check_compiler(fixed[0].device)
-        step = Step(model, layout, [part.slot_dim for part in growing])
-        try:
-            traced = trace(step, fixed, growing)
-        except MovesError:
-            _moves.add((file, taken))
-            return None
-        about = {"spans": spans(traced, len(fixed[0]), taken)}
-        traced = by_rows(traced)
-        # numbers that are no weight, as some operations are taken apart into, need the second way
-        for whole in (False, True):
-            build(traced, to_json(about | {"whole": whole}), file)
-            if (program := loaded(model, file)) is not None:
-                return program
-    return loaded(model, file)
+    if file.exists() and (program := loaded(model, file)) is not None:
+        return program
+    if (file, taken) in _moves:
+        return None
+    check_compiler(fixed[0].device)
+    step = Step(model, layout, [part.slot_dim for part in growing])
+    try:
+        traced = trace(step, fixed, growing)
+    except MovesError:
+        _moves.add((file, taken))
+        return None
+    about = {"spans": spans(traced, len(fixed[0]), taken)}
+    traced = by_rows(traced)
+    # numbers that are no weight, as some operations are taken apart into, need the second way
+    for whole in (False, True):
+        build(traced, to_json(about | {"whole": whole}), file)
+        if (program := loaded(model, file)) is not None:
+            return program
+    raise UnsupportedError(f"the program in {file} cannot be read again: generate without compile")
 
 
 def trace(
@@ -455,7 +456,7 @@ def folder() -> Path:
 
 
 def described(model: Model) -> str:
-    """What of a model stands in a program: its classes, settings and sizes, the code, versions."""
+    """Classes, settings and sizes of a model, code and versions: all that a program depends on."""
     parts = [torch.__version__, torch.backends.cpu.get_cpu_capability(), code()]
     for name, module in model.named_modules():
         kind = type(module)
