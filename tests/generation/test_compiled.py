@@ -11,9 +11,10 @@ from torch.utils._pytree import tree_unflatten
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
-from everyformer.generation import compiled
-from everyformer.generation.compiled import CompiledStep, Program
+from everyformer.generation import programs
+from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
+from everyformer.generation.programs import Program
 from everyformer.generation.sampling import generate, stream
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "max_length": 48, "vocabulary": 30}
@@ -56,8 +57,8 @@ def graphs(monkeypatch, tmp_path):
 
         return Program(run, spans, {})
 
-    monkeypatch.setattr(compiled, "build", build)
-    monkeypatch.setattr(compiled, "loaded", loaded)
+    monkeypatch.setattr(programs, "build", build)
+    monkeypatch.setattr(programs, "loaded", loaded)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     return made
 
@@ -167,15 +168,15 @@ def test_a_file_that_lacks_numbers_is_made_again(graphs, monkeypatch):
     model, rules = model_of("attention"), {"tokens": 6, "sampling": GREEDY}
     both(model, prompts(1, 5), **rules)
     [file] = graphs
-    whole, loaded, built = [], compiled.loaded, compiled.build
+    whole, loaded, built = [], programs.loaded, programs.build
 
     def build(traced, about, file):
         whole.append(json.loads(about)["whole"])
         built(traced, about, file)
 
-    monkeypatch.setattr(compiled, "build", build)
+    monkeypatch.setattr(programs, "build", build)
     monkeypatch.setattr(
-        compiled, "loaded", lambda *of: loaded(*of) if whole and whole[-1] else None
+        programs, "loaded", lambda *of: loaded(*of) if whole and whole[-1] else None
     )
     assert torch.equal(*both(model, prompts(1, 5), **rules))
     assert whole == [False, True]
@@ -242,7 +243,7 @@ def test_a_compiler_that_fails_is_told_of_and_leaves_nothing(monkeypatch, tmp_pa
     monkeypatch.setattr(torch._inductor, "aoti_compile_and_package", fails)
     with pytest.raises(UnsupportedError, match=r"the compiler fails \(cc1plus.*without compile"):
         generate(model_of("attention"), prompts(1, 4), tokens=2, compile=True)
-    assert not [*compiled.folder().rglob("*.pt2")]
+    assert not [*programs.folder().rglob("*.pt2")]
 
 
 @pytest.mark.full("the real compiler takes ten seconds")

@@ -13,7 +13,7 @@ import torch
 
 from everyformer.cli import main
 from everyformer.core.errors import ConfigError
-from everyformer.generation import compiled
+from everyformer.generation import programs
 from everyformer.lab.bench import writing
 from everyformer.lab.bench.limits import least_seconds
 from everyformer.lab.bench.points import Point, Setting
@@ -101,8 +101,8 @@ def test_compiled_steps_take_turns_and_all_are_told_their_limit(
         graphs.append(compiled)
         build(*compiled)
 
-    build = compiled.build
-    monkeypatch.setattr(compiled, "build", keep)
+    build = programs.build
+    monkeypatch.setattr(programs, "build", keep)
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     ours, made = writing.measured(asked("everyformer", writing.COMPILED, member=member), SMALL)
     assert (ours.status, made.status) == ("ok", "ok")
