@@ -11,10 +11,10 @@ from torch._decomp import decomposition_table
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
-from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
+from everyformer.interop.stateful import start_tensors
 from helpers import graphs_take_all_pairs
 from sequence_laws import check
 from sequence_laws.targets import target
@@ -238,37 +238,81 @@ def test_half_precision_is_held_to_its_own_rounding(tmp_path, member):
         export._compare(other, tmp_path / "model.onnx")
 
 
-@pytest.mark.full("5 to 15 s each", parts=3)
-@pytest.mark.parametrize("member", ["linear", "performer", "rfa", *AFTS[1:]])
+STREAMS = {
+    "linear": {}, "performer": {}, "rfa": {}, "aft-simple": {}, "aft-conv": {"kernel": 5},
+    "aft-local": {"window": 4}, "aft-full": {}, "gmlp": {}, "amlp": {}, "attention": {},
+    "learned": {}, "rope": {}, "alibi": {}, "t5-relative": {}, "shaw": {}, "da-transformer": {},
+    "transformer-xl": {"memory": 20}, "compressive": {}, "gtrxl": {}, "spalm": {},
+    "adaptive-span": {}, "longformer": {"window": 8}, "bigbird": {}, "sparse-transformer": {},
+    "image-transformer": {}, "blockwise": {},
+}  # fmt: skip
+NODES = {
+    "Attention": ("attention", "learned", "rope", "amlp", *SPARSE),
+    "LinearAttention": ("linear", "performer", "rfa", "aft-simple"),
+}
+
+
+@pytest.mark.parametrize(
+    "member",
+    [
+        pytest.param(name, marks=() if name == "linear" else pytest.mark.full("4 to 30 s each"))
+        for name in STREAMS
+    ],
+)
 def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, member):
-    onnxruntime = pytest.importorskip("onnxruntime")
-    options = {"aft-local": {"window": 4}, "aft-conv": {"kernel": 5}}.get(member, {})
-    model = model_of(member, "lm", **options).eval()
-    made = export_onnx(model, tmp_path / "model.onnx", state=True)
+    onnxruntime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    model = model_of(member, "lm", layers=2, **STREAMS[member]).eval()
+    made = export_onnx(model, tmp_path / "model.onnx", state=True, operators="onnxruntime")
     session = onnxruntime.InferenceSession(made.path, providers=["CPUExecutionProvider"])
-    state = named_tensors(model.init_state(2))
-    assert made.inputs == ("tokens", "padding_mask", *(f"state.{name}" for name in state))
+    state = start_tensors(model, made.inputs, 2)
+    assert made.inputs == ("tokens", "padding_mask", *state)
     outputs = [given.name for given in session.get_outputs()]
-    assert outputs == ["logits", *(f"next.{name}" for name in state)]
-    text, logits = torch.randint(30, (2, 140)), []
-    for piece in text.split([100, 1, 1, 38], 1):
-        given = {f"state.{name}": t.numpy() for name, t in state.items()}
-        given |= {"tokens": piece.numpy(), "padding_mask": torch.ones_like(piece).bool().numpy()}
-        new, *after = session.run(None, given)
-        state = {name: torch.from_numpy(t) for name, t in zip(state, after, strict=True)}
+    assert outputs == ["logits", *(f"next.{name.removeprefix('state.')}" for name in state)]
+    kinds = [node.op_type for node in onnx.load(made.path).graph.node]
+    for kind, members in NODES.items():
+        assert kinds.count(kind) == (2 if member in members else 0)
+    # real tokens are 10 and 7 of the first 12, and all from then on
+    text, real = torch.randint(30, (2, 140)), torch.ones(2, 140, dtype=torch.bool)
+    real[0, [0, 5]] = real[1, :5] = False
+    fed = {name: t.numpy() for name, t in state.items()}
+    logits = []
+    for piece in torch.arange(140).split([12, 1, 88, 1, 38]):
+        given = {"tokens": text[:, piece].numpy(), "padding_mask": real[:, piece].numpy()}
+        new, *after = session.run(None, given | fed)
+        fed = dict(zip(fed, after, strict=True))
         logits.append(torch.from_numpy(new))
     with torch.no_grad():
-        out = model(text, state=model.init_state(2))
-    torch.testing.assert_close(torch.cat(logits, 1), out.logits, rtol=0, atol=2e-5)
-    for name, expected in named_tensors(out.state).items():
-        torch.testing.assert_close(state[name], expected, rtol=1e-4, atol=1e-4)
+        out = model(text, mask=ef.Mask(padding_mask=real), state=model.init_state(2))
+    assert out.logits.std() > 0.1
+    got = torch.cat(logits, 1)
+    torch.testing.assert_close(got[real], out.logits[real], rtol=0, atol=3e-5)
+    other = start_tensors(model, made.inputs, 3)
+    with pytest.raises(Exception, match=r"(?i)shape|dimension|broadcast|axes|size"):
+        session.run(None, given | {name: t.numpy() for name, t in other.items()})
 
 
-def test_a_state_that_grows_or_is_not_there_is_refused(tmp_path):
+def test_the_standards_operator_needs_a_newer_onnxruntime_or_runs(tmp_path):
+    onnxruntime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
+    model = model_of("linear", "lm")
+    if tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32):
+        with pytest.raises(UnsupportedError, match=r"opset 27.*1\.32 or.*operators='onnxruntime'"):
+            export_onnx(model, tmp_path / "model.onnx", state=True)
+        assert not any(tmp_path.iterdir())
+    else:
+        made = export_onnx(model, tmp_path / "model.onnx", state=True)
+        written = onnx.load(made.path)
+        domains = {node.domain for node in written.graph.node if node.op_type == "LinearAttention"}
+        opsets = {opset.domain: opset.version for opset in written.opset_import}
+        assert (domains, opsets) == ({""}, {"": 27})
+
+
+def test_a_state_that_changes_its_form_or_is_not_there_is_refused(tmp_path):
     pytest.importorskip("onnxruntime")
-    for member, reason in (("gpt", "grows with the text"), ("gmlp", "state")):
-        with pytest.raises(UnsupportedError, match=reason):
-            export_onnx(model_of(member, "lm"), tmp_path / "model.onnx", state=True)
+    encoder = model_of("attention", "classify-text")
+    with pytest.raises(UnsupportedError, match="no exact streaming form"):
+        export_onnx(encoder, tmp_path / "model.onnx", state=True)
+    with pytest.raises(UnsupportedError, match="'universal' changes its form"):
+        export_onnx(model_of("universal", "lm"), tmp_path / "model.onnx", state=True)
 
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):

@@ -27,7 +27,7 @@ def sharing(forward: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(forward)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if not _may_share():
             return forward(*args, **kwargs)
         token = _made.set({})
         try:
@@ -40,13 +40,24 @@ def sharing(forward: Callable[P, T]) -> Callable[P, T]:
 
 def shared(make: Callable[..., T], *of: Any) -> T:
     """``make(*of)``, which nobody changes in place; ``of``: tensors, and what can be hashed."""
-    if torch.compiler.is_compiling() or torch.is_grad_enabled() or (made := _made.get()) is None:
+    if not _may_share() or (made := _made.get()) is None:
         return make(*of)
-    key = (make, *(id(part) if isinstance(part, Tensor) else part for part in of))
+    key = (make, *(_known(part) for part in of))
     if key not in made:
         made[key] = (make(*of), of)
     result: T = made[key][0]
     return result
+
+
+def _may_share() -> bool:
+    return not (torch.compiler.is_dynamo_compiling() or torch.is_grad_enabled())
+
+
+def _known(part: Any) -> Any:
+    if isinstance(part, Tensor):
+        return id(part)
+    # sizes that an exported graph leaves open are known by their formulas
+    return str(part) if isinstance(part, torch.SymInt) else part
 
 
 def advanced(num_tokens: Tensor, length: int, padding_mask: Tensor | None = None) -> Tensor:

@@ -3,19 +3,23 @@
 torch's exporter to ONNX looks these forms up by itself. Each gives an operator's results (not those
 that only gradients read) for lengths that the graph leaves open. Where the operator is linear in
 the length its form is too: chunks of tokens, one after the other, by the higher-order operator
-`scan`, which ONNX has. Softmax averages keep a largest key for every query and channel, so that no
-range of keys is beyond them. Forms of the operators whose cost is quadratic follow their equations.
+`scan`, which ONNX has; within `one_node` linear recurrences are one operator of its own each.
+Softmax averages keep a largest key for every query and channel, so that no range of keys is beyond
+them. Forms of the operators whose cost is quadratic follow their equations.
 
 Letters as in the operators' own files; C tokens a chunk, n chunks.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch._higher_order_ops.scan import scan_op
+from torch.onnx.ops import symbolic_multi_out
 
 from everyformer.engines.averages.banded import _banded_average
 from everyformer.engines.averages.dense import _dense_average
@@ -30,8 +34,22 @@ from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.spans import _soft_band
 
 CHUNK = 64
+RUNTIME = "com.microsoft"
+"""domain of onnxruntime's operators"""
 Sums = tuple[Tensor, ...]
 """Averages on the way: the largest key, and relative to it the sums of weights and of values"""
+_one_node: ContextVar[bool] = ContextVar("one_node", default=False)
+
+
+@contextmanager
+def one_node() -> Iterator[None]:
+    """Within it a linear recurrence in float32 leaves as one node, ``LinearAttention`` of
+    onnxruntime's domain, whose inputs are those of the operator in opset 27."""
+    token = _one_node.set(True)
+    try:
+        yield
+    finally:
+        _one_node.reset(token)
 
 
 @exported_as(_waves)
@@ -49,7 +67,7 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
 
 @exported_as(_running_average)
 def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-    sums = _prefixes(_sums(k, v))
+    sums = _prefixes(_sums(k, v)) if not _in_one_node(v) else _recurrent_average(k, v)
     top, total, _ = sums
     return torch.where(total > 0, top + total.log(), -math.inf), _ratio(sums).to(v.dtype)
 
@@ -157,6 +175,19 @@ def kernel_attention(
         level = own if level is None else level + own
     if padding_mask is not None:
         values = values.masked_fill(~padding_mask[:, None, :, None], 0)
+    none = sums.new_empty(0)
+    if top is not None:
+        logs = torch.zeros_like(values[..., 0]) if level is None else widened(level)
+        logs = logs if padding_mask is None else logs.masked_fill(~padding_mask[:, None], -math.inf)
+        gates = torch.zeros_like(logs) if gate is None else widened(gate)
+    if _in_one_node(v):
+        k, decay, last = widened(k), None, none
+        if top is not None:
+            tops, weights, decay = _relative(top, logs, gates)
+            k, last = k * weights[..., None], tops[..., -1]
+        y, after = _recurrent(widened(q), k, values, sums, decay)
+        y, totals = divided(y, guard)
+        return y.to(v.dtype), totals, after, last, none, none.clone()
     parts = [_chunks(widened(t)) for t in (q, k, values)]
     if top is None:
 
@@ -164,11 +195,8 @@ def kernel_attention(
             return state + k.mT @ v, q @ state + (q @ k.mT).tril() @ v
 
         after, y = _carried(plain, [sums], parts)
-        last = sums.new_empty(0)
+        last = none
     else:
-        logs = torch.zeros_like(values[..., 0]) if level is None else widened(level)
-        logs = logs if padding_mask is None else logs.masked_fill(~padding_mask[:, None], -math.inf)
-        gates = torch.zeros_like(logs) if gate is None else widened(gate)
         parts += [_chunks(logs, -math.inf), _chunks(gates)]
         lowest = torch.finfo(logs.dtype).min
 
@@ -190,8 +218,64 @@ def kernel_attention(
         after, last, y = _carried(levelled, (sums, top), parts)
     y = y.movedim(0, 2).flatten(2, 3)[:, :, :length].transpose(1, 2)
     y, totals = divided(y, guard)
-    none = sums.new_empty(0)
-    return y.to(v.dtype), totals, after, last, none, none.clone()
+    return y.to(v.dtype), totals, after, last, none.clone(), none.clone()
+
+
+def _in_one_node(v: Tensor) -> bool:
+    return _one_node.get() and widened(v).dtype == torch.float32
+
+
+def _recurrent(
+    q: Tensor, k: Tensor, v: Tensor, state: Tensor, decay: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Read-outs y (B, L, H, V) and the state (B, H, M, V) behind them, by one node.
+
+        S_t = e^{g_t} S_{t-1} + k_t v_t^T,    y_t = S_t^T q_t
+
+    of q, k (B, H, L, M), v (B, H, L, V), and g ``decay`` (B, H, L), at most 0 (None: 0).
+    """
+    inputs = [t.transpose(1, 2).flatten(2) for t in (q, k, v)]
+    inputs += [state] if decay is None else [state, decay.transpose(1, 2)]
+    heads, rule = v.shape[1], "linear" if decay is None else "gated"
+    y, after = symbolic_multi_out(
+        f"{RUNTIME}::LinearAttention",
+        inputs,
+        {"q_num_heads": heads, "kv_num_heads": heads, "scale": 1.0, "update_rule": rule},
+        dtypes=[v.dtype, v.dtype],
+        shapes=[inputs[2].shape, state.shape],
+        version=1,
+    )
+    return y.unflatten(2, (heads, v.shape[3])), after
+
+
+def _relative(top: Tensor, logs: Tensor, gates: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """For weights whose ``logs`` (B, H, L) fade by ``gates`` (B, H, L), at most 0: the log of the
+    largest so far, begun as ``top`` (B, H), each weight relative to it, and the log of how much
+    what came before then fades."""
+
+    def larger(top: Tensor, log: Tensor, gate: Tensor) -> tuple[Tensor, Tensor]:
+        top = torch.maximum(top + gate, log)
+        return top, top.clone()
+
+    tops = _carried(larger, [top], [logs.movedim(2, 0), gates.movedim(2, 0)])[1].movedim(0, 2)
+    reached = tops.clamp(min=torch.finfo(tops.dtype).min)
+    before = torch.cat([top[..., None], tops[..., :-1]], 2)
+    return tops, (logs - reached).exp(), before + gates - reached
+
+
+def _recurrent_average(k: Tensor, v: Tensor) -> Sums:
+    """Sums over all tokens up to each: a head of `_recurrent` for each key."""
+    (batch, length, heads, keys), size = k.shape, v.shape[3] // k.shape[3]
+    logs = widened(k).flatten(2).transpose(1, 2)
+    values = widened(v).reshape(batch, length, heads * keys, size).transpose(1, 2)
+    values = F.pad(values, (0, 1), value=1.0)
+    none = torch.full_like(logs[..., 0], -math.inf)
+    tops, weights, decay = _relative(none, logs, torch.zeros_like(logs))
+    first = values.new_zeros(batch, heads * keys, 1, size + 1)
+    one = torch.ones_like(weights)[..., None]
+    y, _ = _recurrent(one, weights[..., None], values, first, decay)
+    y = y.unflatten(2, (heads, keys))
+    return tops.transpose(1, 2).unflatten(2, (heads, keys)), y[..., -1], y[..., :-1].flatten(3)
 
 
 def _mapped(x: Tensor, rows: Tensor, hyperbolic: bool) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,9 @@ at its first real token. `compact` moves the real tokens of each row to the fron
 exact: padding never matters, and padded outputs are zero.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import NamedTuple
 
 import torch
@@ -14,6 +17,7 @@ from torch import Tensor
 from everyformer.core.mask import Mask, runs_of
 from everyformer.core.state import S
 from everyformer.core.subset import gather_rows, order_of_real, widen
+from everyformer.engines.softmax.visibility import surely
 
 
 def checked_keep(x: Tensor, mask: Mask | None) -> Tensor | None:
@@ -36,6 +40,27 @@ class Compacted(NamedTuple):
     """(B, L) bool, a prefix of True in every row, or in both parts of it"""
     order: Tensor
     """(B, L) where each came from"""
+
+
+_first: ContextVar[bool] = ContextVar("first", default=False)
+
+
+@contextmanager
+def real_first() -> Iterator[None]:
+    """Within it the real tokens of every row are known to come first, which no graph can ask."""
+    token = _first.set(True)
+    try:
+        yield
+    finally:
+        _first.reset(token)
+
+
+def are_first(padding_mask: Tensor) -> bool:
+    """True where the real tokens of every row are known to come first."""
+    # a graph that leaves the length open cannot compare neighbours
+    if torch.compiler.is_compiling():
+        return torch.compiler.is_exporting() and _first.get()
+    return surely(padding_mask[:, 1:] <= padding_mask[:, :-1])
 
 
 def compact(x: Tensor, padding_mask: Tensor, prefix: int = 0) -> Compacted:

@@ -20,9 +20,9 @@ import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -32,15 +32,16 @@ from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
 from everyformer.core.mask import Mask
 from everyformer.core.modules import evaluating
-from everyformer.core.state import named_tensors, refilled
 from everyformer.core.tasks import TASKS
-from everyformer.engines import exported  # noqa: F401 (forms that ONNX has)
+from everyformer.engines.exported import RUNTIME, one_node
 from everyformer.engines.ranges import HALF
+from everyformer.interop.stateful import STATE, RegroupedError, example, start_tensors
 from everyformer.models.base import Model
 from everyformer.system.files import expanded, file_written_whole
 from everyformer.system.plain import to_json
 from sequence_laws.extras import extra_module
 
+Operators = Literal["onnx", "onnxruntime"]
 ABLE = tuple(
     name for name, task in TASKS.items() if task.embeds_text or (task.pictures and task.answers)
 )
@@ -83,21 +84,6 @@ class Program(nn.Module):
         return self.model(inputs, mask=mask, **more).logits
 
 
-class Stream(nn.Module):
-    """A model that continues from a state, by the names of its tensors, and gives it back."""
-
-    def __init__(self, model: Model) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(
-        self, tokens: Tensor, padding_mask: Tensor, state: dict[str, Tensor]
-    ) -> tuple[Any, ...]:
-        before = refilled(self.model.init_state(tokens.shape[0]), state)
-        out = self.model(tokens, mask=Mask(padding_mask=padding_mask), state=before)
-        return out.logits, *named_tensors(out.state).values()
-
-
 def export_program(model: Model, path: str | Path) -> torch.export.ExportedProgram:
     """Write ``model`` as a program of `torch.export`.
 
@@ -135,7 +121,9 @@ class _Patient(io.FileIO):
         return memoryview(data).nbytes
 
 
-def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Exported:
+def export_onnx(
+    model: Model, path: str | Path, *, state: bool = False, operators: Operators = "onnx"
+) -> Exported:
     """Write ``model`` for ONNX, and compare what onnxruntime makes of it with the model.
 
     Compared are a batch of one, other lengths than the traced one, and the longest (at most
@@ -146,12 +134,17 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
     Args:
         model: as in `export_program`. path: ends in ``.onnx``.
         state: a text may come in pieces: the file takes ``state.NAME`` for each tensor of the
-            model's state too, which begins as `named_tensors` (model.init_state(batch)), and gives
-            ``next.NAME``, the same after the piece. Of models whose state is of one size.
+            model's state too, which begins as `start_tensors` (model, inputs, batch), and gives
+            ``next.NAME``, the same after the piece. Attention is a node ``Attention`` then, a
+            linear recurrence (linear, performer, rfa, aft-simple) a node ``LinearAttention``.
+        operators: of files with a state: ``onnx``, the standard's, opset 24, or 27 for a linear
+            recurrence (onnxruntime 1.32 or later); ``onnxruntime``, its own for a linear
+            recurrence, which are 3 to 15 times as fast there, and run from 1.31 on.
 
     Raises:
         ConfigError, UnsupportedError: as there; an operator that ONNX does not have; a dtype that
-            onnxruntime does not compute in (bfloat16); a state that grows or that there is not.
+            onnxruntime does not compute in (bfloat16); a state that there is not, or that changes
+            its form; an onnxruntime that is too old for the file.
         MissingExtraError: onnx, onnxscript or onnxruntime is not installed.
         EveryformerError: onnxruntime's output is not the model's; no file is left.
     """
@@ -159,7 +152,7 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
         extra_module(package, "export", "export to ONNX")
     path = _ending(model, path, ".onnx")
     with evaluating(model), torch.no_grad(), _quiet():
-        program = _program(model, state)
+        program, names = _stream(model) if state else (_program(model), None)
         called = {node.target for node in program.graph.nodes} - decomposition_table.keys()
         custom = {str(target) for target in called if "everyformer" in str(target)}
         if custom:
@@ -167,7 +160,7 @@ def export_onnx(model: Model, path: str | Path, *, state: bool = False) -> Expor
                 f"ONNX does not have the operator(s) {', '.join(sorted(custom))} of this model: "
                 "use export_program, or a member that docs/python.md lists for ONNX"
             )
-        onnx_program = _to_onnx(program, state_names(model) if state else ())
+        onnx_program = _to_onnx(program, names, operators)
     assert onnx_program is not None
     onnx_program.model.metadata_props["everyformer"] = _about(model)
     size = sum(t.numel() * t.element_size() for t in model.state_dict().values())
@@ -201,20 +194,39 @@ def _ending(model: object, path: str | Path, suffix: str) -> Path:
     return path
 
 
-def _program(model: Model, state: bool = False) -> torch.export.ExportedProgram:
+def _program(model: Model) -> torch.export.ExportedProgram:
     """Traced on an example, with batch and length left open."""
     longest = model.longest
     length = 6 if longest is None else min(6, longest)
-    inputs: dict[str, Any] = _inputs(model, 3, length)
-    batch = torch.export.Dim("batch", min=1)
-    free: dict[int, Any] = {0: batch}
+    inputs = _inputs(model, 3, length)
+    free: dict[int, Any] = {0: torch.export.Dim("batch", min=1)}
     if model.config.does.embeds_text and length > 1:
         free[1] = torch.export.Dim("length", min=1, max=longest)
-    shapes: dict[str, Any] = dict.fromkeys(inputs, free)
-    program: nn.Module = Program(model)
-    if state:
-        program, inputs["state"] = Stream(model), _fixed_state(model, inputs["tokens"])
-        shapes["state"] = {name: {0: batch} for name in inputs["state"]}
+    return _traced(Program(model), inputs, dict.fromkeys(inputs, free))
+
+
+def _stream(model: Model) -> tuple[torch.export.ExportedProgram, list[str]]:
+    """Likewise with a state, what grows in it left open too; and names of the state's tensors."""
+    inputs: dict[str, Any] = _inputs(model, 3, 5)
+    opens = example(model, 3)
+    free, batch = torch.export.Dim.DYNAMIC, torch.export.Dim("batch", min=1)
+    # what fits into tables depends on the past
+    length = torch.export.Dim("length", min=1) if model.longest is None else free
+    shapes: dict[str, Any] = {name: {0: batch, 1: length} for name in inputs}
+    while True:
+        inputs["state"] = state = opens.tensors()
+        shapes["state"] = {
+            name: {0: batch} | dict.fromkeys(opens.grows[name], free) for name in state
+        }
+        try:
+            return _traced(opens.stream, inputs, shapes), list(state)
+        except RegroupedError as error:
+            opens.stream.of = error.of
+
+
+def _traced(
+    program: nn.Module, inputs: dict[str, Any], shapes: dict[str, Any]
+) -> torch.export.ExportedProgram:
     try:
         return torch.export.export(program, (), inputs, dynamic_shapes=shapes)
     except (RuntimeError, ValueError) as error:
@@ -225,23 +237,6 @@ def _program(model: Model, state: bool = False) -> torch.export.ExportedProgram:
             "torch.export cannot leave batch and length of this model open: "
             + " ".join(line.strip() for line in reason[:2])
         ) from error
-
-
-def _fixed_state(model: Model, tokens: Tensor) -> dict[str, Tensor]:
-    """The state after ``tokens``, which has the shapes that it began with."""
-    began = model.init_state(len(tokens))
-    after = named_tensors(model(tokens, state=began).state)
-    if any(after[name].shape != t.shape for name, t in named_tensors(began).items()):
-        raise UnsupportedError(
-            f"the state of '{model.config.member}' grows with the text, and files hold states of "
-            "one size: export it without `state=True`, or take linear, performer, rfa or an AFT"
-        )
-    return after
-
-
-def state_names(model: Model) -> list[str]:
-    """Names of the tensors of a model's state, in order."""
-    return list(named_tensors(model.init_state(1)))
 
 
 def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
@@ -267,18 +262,28 @@ def _inputs(model: Model, batch: int, length: int) -> dict[str, Tensor]:
 
 
 def _to_onnx(
-    program: torch.export.ExportedProgram, state: Sequence[str]
+    program: torch.export.ExportedProgram, state: Sequence[str] | None, operators: Operators
 ) -> torch.onnx.ONNXProgram | None:
-    names: dict[str, Any] = {"output_names": ["logits", *(f"next.{name}" for name in state)]}
-    if state:
-        names["input_names"] = ["tokens", "padding_mask", *(f"state.{name}" for name in state)]
+    names: dict[str, Any] = {"output_names": ["logits"]}
+    if state is not None:
+        names["input_names"] = ["tokens", "padding_mask", *(f"{STATE}{name}" for name in state)]
+        names["output_names"] += [f"next.{name}" for name in state]
+        names["opset_version"] = 24
     try:
-        return torch.onnx.export(program, dynamo=True, verbose=False, **names)
+        with one_node() if state is not None else nullcontext():
+            result = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[-1]
         raise UnsupportedError(
             f"ONNX cannot express this model ({reason}): export it with export_program"
         ) from error
+    if result is not None and operators == "onnx" and RUNTIME in result.model.opset_imports:
+        # the standard's operator has the inputs of onnxruntime's; others took on types alone since
+        result.model.opset_imports[""] = 27
+        del result.model.opset_imports[RUNTIME]
+        for node in result.model.graph.all_nodes():
+            node.domain = ""
+    return result
 
 
 def compare_program(model: Model, path: str | Path) -> float:
@@ -301,6 +306,11 @@ def _compare(model: Model, path: Path) -> float:
     except Exception as error:
         kind = next(model.parameters()).dtype
         mend = "export model.float()" if kind in HALF else "export it with export_program"
+        if "LinearAttention" in str(error) or "opset" in str(error):
+            mend = (
+                "it is too old for opset 27, so install onnxruntime 1.32 or later, or give "
+                "operators='onnxruntime'"
+            )
         raise UnsupportedError(
             f"onnxruntime cannot run this model in {str(kind).removeprefix('torch.')}, so that no "
             f"one could compare it with ours: {mend} ({str(error).splitlines()[0]})"
@@ -312,8 +322,8 @@ def _compare(model: Model, path: Path) -> float:
 
     def stream(inputs: dict[str, Tensor]) -> Tensor:
         tokens, padding_mask = inputs["tokens"].cpu().numpy(), inputs["padding_mask"].cpu().numpy()
-        states = named_tensors(model.init_state(len(tokens), device="cpu"))
-        state, logits = [t.numpy() for t in states.values()], []
+        start = start_tensors(model, names, len(tokens))
+        state, logits = [t.cpu().numpy() for t in start.values()], []
         cuts = sorted({0, tokens.shape[1] // 2, tokens.shape[1] // 2 + 1, tokens.shape[1]})
         for piece in map(slice, cuts, cuts[1:]):
             given = tokens[:, piece], padding_mask[:, piece], *state
@@ -322,7 +332,7 @@ def _compare(model: Model, path: Path) -> float:
         return torch.cat(logits, 1)
 
     names = [given.name for given in session.get_inputs()]
-    if any(name.startswith("state.") for name in names):
+    if any(name.startswith(STATE) for name in names):
         return _difference(model, stream, "onnxruntime, in pieces,")
     return _difference(model, run, "onnxruntime")
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mask import Mask, counted
 from everyformer.core.shared import advanced, shared
 from everyformer.core.state import S, State, state
@@ -76,9 +77,10 @@ class KeyValueState(Growing):
         return shared(_real, batch, size, self.keys.device), shared(_up_to, self.num_tokens, size)
 
     def last(self, count: int | None) -> KeyValueState:
-        """Only the last ``count`` real tokens of each row (None: all)."""
+        """Only the last ``count`` real tokens of each row (None, and in graphs that leave torch,
+        which masks alone tell what is seen: all)."""
         size = self.keys.shape[2]
-        if count is None or size <= count:
+        if count is None or leaves_torch() or size <= count:
             return self
         if self.padding_mask is None or real_last(self.padding_mask):
             # as in a stream of steps, after any resets
@@ -104,7 +106,7 @@ class KeyValueState(Growing):
 
     def last_of_many(self, count: int, spare: int) -> KeyValueState:
         """`last`, but only where more than ``spare`` others are there, since it copies."""
-        if self.keys.shape[2] <= count + spare:
+        if leaves_torch() or self.keys.shape[2] <= count + spare:
             return self
         new = self.last(count)
         return new if self.room is None else new.reserve(spare + count // 8)

@@ -26,8 +26,7 @@ from everyformer.core.returned import check_like, check_output
 from everyformer.core.shared import shared
 from everyformer.core.state import State
 from everyformer.engines.projections import HeadProjections
-from everyformer.engines.rows import checked_keep, compact, repack, spread, unpack
-from everyformer.engines.softmax.visibility import surely
+from everyformer.engines.rows import are_first, checked_keep, compact, repack, spread, unpack
 from everyformer.genes.memory.base import Memory
 
 Restore = Callable[[Tensor], Tensor]
@@ -96,7 +95,7 @@ def rows_of(
     if padding_mask is None:
         return texts, lambda y: y
     parts = (padding_mask[:, :prefix], padding_mask[:, prefix:]) if prefix else (padding_mask,)
-    if grid is not None or all(_first(part) for part in parts):
+    if grid is not None or all(map(are_first, parts)):
         return texts._replace(x=_cleared(x, padding_mask)), lambda y: _cleared(y, padding_mask)
     moved = compact(x, padding_mask, prefix or 0)
     flags, sentences = _moved(mask, lambda t: t.gather(1, moved.order))
@@ -104,12 +103,6 @@ def rows_of(
         _cleared(moved.x, moved.padding_mask), moved.padding_mask, flags, sentences, None, prefix
     )
     return rows, lambda y: spread(y, moved)
-
-
-def _first(padding_mask: Tensor) -> bool:
-    """True where the real tokens of every row are known to come first."""
-    # a graph that leaves the length open cannot compare neighbours
-    return not torch.compiler.is_compiling() and surely(padding_mask[:, 1:] <= padding_mask[:, :-1])
 
 
 def _moved(mask: Mask, move: Callable[[Tensor], Tensor]) -> tuple[Tensor | None, Tensor | None]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from everyformer.core.bounds import Affects, Dropout
 from everyformer.core.config import Options
 from everyformer.core.devices import readable
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.mask import positions_of
 from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
@@ -230,16 +231,18 @@ class PatternAttention(HeadMixer):
             mask, seen = shared(_row, plan.text, place, size, self.heads, q.dtype)
             keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
             return self.scores.attend(q, keys, values, Visibility(mask=mask))
-        padding_mask, at = cache.padding_mask, cache.slots()[1]
-        pieces = []
-        for first in range(0, q.shape[2], PIECE):
-            queries, i = q, positions
-            if q.shape[2] > PIECE:
-                queries, i = q[:, :, first : first + PIECE], positions[:, first : first + PIECE]
-            mask, j, seen = shared(_visible, plan, i, at, padding_mask, self.heads)
-            keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
-            pieces.append(self._weighed(queries, keys, values, mask, i, j))
-        return torch.cat(pieces, 2) if len(pieces) > 1 else pieces[0]
+        # no graph that leaves torch says how many pieces there are
+        if leaves_torch() or q.shape[2] <= PIECE:
+            return self._piece(plan, q, positions, cache)
+        parts = zip(q.split(PIECE, 2), positions.split(PIECE, 1), strict=True)
+        return torch.cat([self._piece(plan, queries, i, cache) for queries, i in parts], 2)
+
+    def _piece(self, plan: SparsePlan, q: Tensor, i: Tensor, cache: KeyValueState) -> Tensor:
+        """Heads' outputs of a few queries at positions ``i``."""
+        at, padding_mask = cache.slots()[1], cache.padding_mask
+        mask, j, seen = shared(_visible, plan, i, at, padding_mask, self.heads)
+        keys, values = (_taken(t, seen) for t in (cache.keys, cache.values))
+        return self._weighed(q, keys, values, mask, i, j)
 
     def _weighed(
         self, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, i: Tensor, j: Tensor
