@@ -86,7 +86,7 @@ def test_even_rows_change_no_output_and_no_gradient(keys, kind, monkeypatch):
         return true_attention(q, k, v, attn_mask=attn_mask, **how)
 
     monkeypatch.setattr(F, "scaled_dot_product_attention", look)
-    monkeypatch.setattr(visibility, "_asks_for_rows", lambda q: True)
+    monkeypatch.setattr(visibility, "_multiple", lambda q, keys: 16)
     got = with_gradients(attention(q, k, v, mask=mask), inputs)
     torch.testing.assert_close(got, expected, rtol=0, atol=1e-12)
     whole = -(-keys // 16) * 16
@@ -98,5 +98,25 @@ def test_even_rows_of_clusters_change_nothing(monkeypatch):
     flags = torch.rand(2, 1, 7, 7) < 0.6
     flags[..., 0] = True
     expected = attended(q, k, v, flags)
-    monkeypatch.setattr(visibility, "_asks_for_rows", lambda q: True)
+    monkeypatch.setattr(visibility, "_multiple", lambda q, keys: 16)
     torch.testing.assert_close(attended(q, k, v, flags), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("keys", "dtype", "trained", "whole"),
+    [
+        (192, torch.bfloat16, True, 256),
+        (64, torch.float16, True, 128),
+        (192, torch.bfloat16, False, 192),
+        (192, torch.float32, True, 192),
+        (128, torch.bfloat16, True, 128),
+        (191, torch.bfloat16, True, 191),
+    ],
+)
+def test_no_half_tile_of_keys_is_left_to_gradients_of_cudnn(keys, dtype, trained, whole):
+    q, k, v = (torch.empty(2, 3, n, 8, dtype=dtype, device="meta") for n in (7, keys, keys))
+    mask = torch.empty(2, 1, 7, keys, dtype=torch.bool, device="meta")
+    with torch.set_grad_enabled(trained):
+        more, values, numbers = visibility.in_even_rows(q, k, v, mask)
+        assert (more.shape[2], values.shape[2], numbers.shape[3]) == (whole, whole, whole)
+        assert visibility.in_even_rows(q, k, v, None) == (k, v, None)

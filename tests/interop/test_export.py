@@ -242,7 +242,7 @@ STREAMS = {
     "linear": {}, "performer": {}, "rfa": {}, "aft-simple": {}, "aft-conv": {"kernel": 5},
     "aft-local": {"window": 4}, "aft-full": {}, "gmlp": {}, "amlp": {}, "attention": {},
     "learned": {}, "rope": {}, "alibi": {}, "t5-relative": {}, "shaw": {}, "da-transformer": {},
-    "transformer-xl": {"memory": 20}, "compressive": {}, "gtrxl": {}, "spalm": {},
+    "transformer-xl": {"slots": 20}, "compressive": {}, "gtrxl": {}, "spalm": {},
     "adaptive-span": {}, "longformer": {"window": 8}, "bigbird": {}, "sparse-transformer": {},
     "image-transformer": {}, "blockwise": {},
 }  # fmt: skip

@@ -62,8 +62,10 @@ class Example(NamedTuple):
     """dimensions of each that were smaller before"""
 
     def tensors(self) -> dict[str, Tensor]:
-        """Each tensor once, by the first of its names."""
-        return {name: self.after[name] for name, first in self.stream.of.items() if name == first}
+        """Each tensor once, by the first of its names, in memory of its own."""
+        names = [name for name, first in self.stream.of.items() if name == first]
+        dense = torch.contiguous_format
+        return {name: self.after[name].clone(memory_format=dense) for name in names}
 
 
 def example(model: Model, batch: int) -> Example:

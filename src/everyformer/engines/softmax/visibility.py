@@ -10,13 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from everyformer.core.devices import autocasts
 from everyformer.core.mask import Mask, runs_after, runs_of
 from everyformer.core.shared import shared
 from everyformer.core.subset import TokenSubset
+from everyformer.engines.ranges import HALF
 
 _told: ContextVar[tuple[Tensor, int] | None] = ContextVar("told", default=None)
 ROW = 16
 """numbers to a multiple of which rows of masks are made longer"""
+TILE = 128
+"""keys of a tile of cuDNN's kernels"""
 
 
 @dataclass(frozen=True)
@@ -91,24 +95,34 @@ def causal_mask(queries: int, keys: int, device: torch.device) -> Tensor:
 def in_even_rows(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Keys, values and mask as a graph hands them over: hidden keys added, to a multiple of `ROW`,
-    and the mask in numbers.
-
-    Kernels of CUDA read no other rows. Of a mask that has them not, torch asks how long they are,
-    and the graph would serve the lengths alone that give the same answer; outside of one it may.
-    """
-    if mask is None or not _asks_for_rows(q):
+    """Keys, values and mask as a GPU takes them: hidden keys added, to a multiple of `_multiple`,
+    and the mask in numbers."""
+    if mask is None or (multiple := _multiple(q, k.shape[2])) == 1:
         return k, v, mask
     size = k.shape[2]
-    more = (size + ROW - 1) // ROW * ROW - size
+    more = (size + multiple - 1) // multiple * multiple - size
     if mask.dtype == torch.bool:
         mask = torch.zeros_like(mask, dtype=q.dtype).masked_fill(~mask, -math.inf)
     mask = F.pad(mask.expand(*mask.shape[:-1], size), (0, more), value=-math.inf)
     return F.pad(k, (0, 0, 0, more)), F.pad(v, (0, 0, 0, more)), mask
 
 
-def _asks_for_rows(q: Tensor) -> bool:
-    return q.device.type != "cpu" and torch.compiler.is_compiling()
+def _multiple(q: Tensor, keys: int) -> int:
+    """The number to a multiple of which keys under a mask are made more, on a GPU.
+
+    Kernels of CUDA read rows of a multiple of `ROW` alone. Of a mask that has them not, torch asks
+    how long they are, and a graph would serve the lengths alone that give the same answer; outside
+    of one it may ask. In half precision cuDNN's gradients of queries are NaN on Hopper where half a
+    tile of keys is left over and scores are low (torch 2.11 to 2.13, its issue 196678), so that
+    there is none.
+    """
+    if q.device.type == "cpu":
+        return 1
+    half = q.dtype in HALF or autocasts(q.device.type)
+    broken = half and torch.is_grad_enabled()
+    if torch.compiler.is_compiling():
+        return TILE if broken else ROW
+    return TILE if broken and keys % TILE == TILE // 2 else 1
 
 
 def with_past(mask: Mask | None, length: int, past: int) -> tuple[Mask | None, Tensor | None]:
