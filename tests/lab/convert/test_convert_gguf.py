@@ -263,6 +263,9 @@ def test_a_file_that_cannot_be_finished_is_not_there(
     assert not [*tmp_path.iterdir()]
 
 
+MARKS = ["<|end|>", "<|start|>"]
+
+
 def hub(end: int | None = 0, beyond: int = 0, **changes: Any) -> HubTokenizer:
     """A byte-level BPE as GPT-2's, with parts of its file changed."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -271,7 +274,7 @@ def hub(end: int | None = 0, beyond: int = 0, **changes: Any) -> HubTokenizer:
     inner.decoder = tokenizers.decoders.ByteLevel()
     alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
     trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=290, initial_alphabet=alphabet, show_progress=False, special_tokens=["<|end|>"]
+        vocab_size=290, initial_alphabet=alphabet, show_progress=False, special_tokens=MARKS
     )
     inner.train_from_iterator([TEXT * 9], trainer)
     inner.add_tokens(["two words"])
@@ -285,11 +288,11 @@ def hub(end: int | None = 0, beyond: int = 0, **changes: Any) -> HubTokenizer:
 OPENING = {
     "type": "TemplateProcessing",
     "single": [
-        {"SpecialToken": {"id": "<|end|>", "type_id": 0}},
+        {"SpecialToken": {"id": "<|start|>", "type_id": 0}},
         {"Sequence": {"id": "A", "type_id": 0}},
     ],
     "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-    "special_tokens": {"<|end|>": {"id": "<|end|>", "ids": [0], "tokens": ["<|end|>"]}},
+    "special_tokens": {"<|start|>": {"id": "<|start|>", "ids": [1], "tokens": ["<|start|>"]}},
 }
 TWICE = {**OPENING, "single": [OPENING["single"][0], *OPENING["single"]]}  # type: ignore[index, misc]
 
@@ -322,12 +325,13 @@ def test_tokens_keep_their_numbers(opening: Any, tmp_path: Path) -> None:
     )
     assert texts[-3] == "two words"
     types = gguf.TokenType
-    assert [kinds[n] for n in (0, 1, -3, -2, -1)] == [
-        types.CONTROL, types.NORMAL, types.USER_DEFINED, types.UNUSED, types.UNUSED,
+    assert [kinds[n] for n in (0, 1, 2, -3, -2, -1)] == [
+        types.CONTROL, types.CONTROL, types.NORMAL, types.USER_DEFINED, types.UNUSED, types.UNUSED,
     ]  # fmt: skip
     merges = [" ".join(pair) for pair in file["model"]["merges"]]
     assert told["tokenizer.ggml.merges"] == merges
-    assert told["tokenizer.ggml.eos_token_id"] == told["tokenizer.ggml.bos_token_id"] == 0
+    assert told["tokenizer.ggml.eos_token_id"] == 0
+    assert told["tokenizer.ggml.bos_token_id"] == (0 if opening is None else 1)
     assert told["tokenizer.ggml.add_bos_token"] is (opening is not None)
 
 
