@@ -169,8 +169,7 @@ def _write(
 ) -> tuple[Report | None, dict[str, Any]]:
     """Write the model whole or not at all: the tensors of a checkpoint of transformers, and what
     else became of it."""
-    from everyformer.lab.convert import export_checkpoint, export_gguf
-    from everyformer.lab.convert.gguf import fits
+    from everyformer.lab.convert.gguf import export_gguf, fits
     from everyformer.lab.convert.tokenizer import export_tokenizer, exportable
 
     model, tokenizer = opened.model, opened.tokenizer
@@ -185,7 +184,7 @@ def _write(
         save_model(model, out, tokenizer=tokenizer, **opened.known)
         return None, note
     if form == "hf":
-        from everyformer.lab.convert.checkpoint import read_config
+        from everyformer.lab.convert.checkpoint import export_checkpoint, read_config
 
         report = export_checkpoint(model, out, model_type, tokenizer=tokenizer)
         if exportable(tokenizer) and read_config(out)["model_type"] in OWN_SPLITTING:

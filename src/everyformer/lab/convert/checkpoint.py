@@ -201,11 +201,7 @@ def architecture(model_type: Any) -> HubArchitecture:
 
 
 def counterpart(config: ModelConfig, among: Sequence[HubArchitecture] = ()) -> HubArchitecture:
-    """The first system whose config says all that ours does (default: of all for the task).
-
-    Raises:
-        UnsupportedError: none does; says what each cannot, the nearest first.
-    """
+    """The first system whose config says all that ours does (default: of all for the task)."""
     able = among or [a for a in ARCHITECTURES.values() if config.task in a.classes]
     tried: list[tuple[int, str, str]] = []
     for known in able:

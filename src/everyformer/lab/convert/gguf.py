@@ -43,7 +43,6 @@ SPLIT = "trillion"
 """its name for GPT-2's split of a text; with its 'gpt-2' decoding drops spaces before . , ? !"""
 NEVER = "€ €"
 """a merge of what spells no byte: an empty list of merges is none to llama.cpp"""
-CHANGES = ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "ignore_merges")
 
 
 def export_gguf(model: Model, path: str | Path, tokenizer: Tokenizer | None = None) -> Report:
@@ -173,7 +172,8 @@ def fits(tokenizer: Tokenizer) -> bool:
         (kinds, file.get("normalizer")) == (["BPE", "ByteLevel", "ByteLevel"], None)
         and split.get("use_regex", True)
         and not split.get("add_prefix_space", True)
-        and not any(bpe.get(option) for option in CHANGES)
+        and not any(bpe.get(affix) for affix in ("continuing_subword_prefix", "end_of_word_suffix"))
+        and not any(bpe.get(option) for option in ("dropout", "ignore_merges"))
         and not any(token[taken] for token in file.get("added_tokens", ()) for taken in STRIPS)
         and {*_bytes()} <= bpe["vocab"].keys()
         and len(tokenizer.opening) < 2
