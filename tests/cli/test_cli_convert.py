@@ -238,6 +238,38 @@ def test_our_own_class_for_transformers_goes_and_comes(say, trained, refused, tr
     assert "not task 'mlm'" in refused("convert", "masked", "--to", "hf-model", "--out", "x")
 
 
+def test_a_run_goes_to_llama_with_its_tokenizer(say, trained, refused, tree):
+    gguf = pytest.importorskip("gguf")
+    run = str(trained("gpt", "--tokenizer", "bpe:270"))
+    code, out, err = say("convert", run, "--to", "gguf", "--out", "gpt.gguf", "--json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert (told["to"], told["tokenizer"], told["note"]) == ("gguf", "bpe", "bpe:270 (270 tokens)")
+    assert "blk.0.attn_qkv.weight" in told["written"]["taken"]
+    texts = gguf.GGUFReader("gpt.gguf").fields["tokenizer.ggml.tokens"].contents()
+    own = load_tokenizer(json.loads(Path(run, "config.json").read_text())["tokenizer"])
+    assert [texts[i] for i in own.encode("a\x00 ")] == ["a", "Ā", "Ġ"]
+    told = refused("convert", run, "--to", "gguf", "--out", "gpt.gguf")
+    assert "exists and is not replaced" in told
+    assert "must end in '.gguf'" in refused("convert", run, "--to", "gguf", "--out", "gpt.bin")
+    told = refused("convert", run, "--to", "gguf", "--type", "gpt2", "--out", "x.gguf")
+    assert "--type is for --to hf, not gguf" in told
+    other = str(trained("aft-conv", "--tokenizer", "chars"))
+    told = refused("convert", other, "--to", "gguf", "--out", "x.gguf")
+    assert "this aft-conv cannot be written as gpt2, llama or qwen2" in told
+    assert not Path("x.gguf").exists()
+
+
+def test_what_llama_would_read_otherwise_is_left_out(say: Say, tree: Path) -> None:
+    pytest.importorskip("gguf")
+    checkpoint("llama", tree / "theirs")
+    code, out, err = say("convert", "theirs", "--to", "gguf", "--out", "made/llama.gguf")
+    assert code == 0, err
+    assert "left out: llama.cpp would read texts otherwise" in out
+    assert "taken: blk.*.attn_q.weight x 2" in out
+    assert [path.name for path in Path("made").iterdir()] == ["llama.gguf"]
+
+
 @pytest.mark.full("a quarter of a minute", parts=3)
 def test_programs_are_compared_with_the_model(say: Say, refused: Refused, tree: Path) -> None:
     theirs = checkpoint("gpt2", tree / "theirs", vocab_size=11, n_layer=1, tokens=False)

@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -49,33 +48,6 @@ def test_llama_writes_the_same(tmp_path: Path) -> None:
     pytest.importorskip("llama_cpp")
     ours, theirs = texts("everyformer", "llama.cpp", batch=1, folder=tmp_path)
     assert torch.equal(ours, theirs)
-
-
-def test_a_file_holds_the_weights_as_llama_reads_them(tmp_path: Path) -> None:
-    """Outputs by inputs, one tensor of queries, keys and values, and none that is not asked for."""
-    gguf = pytest.importorskip("gguf")
-    model, _ = writing.model_of(asked("everyformer")[0], SMALL)
-    writing.write_gguf(model, tmp_path / "model.gguf")
-    reader = gguf.GGUFReader(tmp_path / "model.gguf")
-    found: dict[str, Any] = {t.name: np.array(t.data) for t in reader.tensors}
-    # of llama.cpp's table for GPT-2
-    block = ("attn_norm", "attn_qkv", "attn_output", "ffn_norm", "ffn_up", "ffn_down")
-    layers = {
-        f"blk.{n}.{part}.{end}" for n in range(4) for part in block for end in ("weight", "bias")
-    }
-    ends = {"output_norm.weight", "output_norm.bias", "token_embd.weight", "position_embd.weight"}
-    assert found.keys() - {"output.weight"} == layers | ends
-    assert found["blk.0.attn_qkv.weight"].shape == (48, 16)
-    assert found["blk.3.ffn_up.weight"].shape == (64, 16)
-    assert found["blk.3.ffn_down.weight"].shape == (16, 64)
-    ours = model.state_dict()
-    assert np.array_equal(found["token_embd.weight"], ours["embedding.weight"].numpy())
-    up = [name for name, t in ours.items() if t.shape == (64, 16)]
-    assert np.array_equal(found["blk.0.ffn_up.weight"], ours[up[0]].numpy())
-    numbers = {f.name: f.contents() for f in reader.fields.values()}
-    assert numbers["gpt2.block_count"] == 4
-    assert numbers["gpt2.attention.head_count"] == 2
-    assert numbers["gpt2.context_length"] == 13
 
 
 def test_how_much_is_the_same_is_told() -> None:

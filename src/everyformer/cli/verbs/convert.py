@@ -27,12 +27,13 @@ FORMS = {
     "etc": "a saved model that goes on as an ETC, for longer texts",
     "hf": "a folder of transformers",
     "hf-model": "a folder of transformers with our own model class in it",
+    "gguf": "a file .gguf of llama.cpp",
     "onnx": "a file .onnx",
     "program": "a file .pt2 of torch.export",
     "longformer": "a saved model for long texts",
     "bigbird": "a saved model for long texts",
 }
-FILES = ("onnx", "program")
+FILES = ("gguf", "onnx", "program")
 LONG = ("longformer", "bigbird", "etc")
 LENGTH = 4096
 SAVED = ("ours", *LONG)
@@ -54,14 +55,15 @@ class ConvertOptions(Options):
     """folder of transformers (config.json and safetensors), name on the Hugging Face hub
     (OWNER/NAME), directory of a run, or folder of a saved model"""
     out: str
-    """the folder, or with --to onnx and program the file, to write; it must not exist"""
+    """the folder, or with --to gguf, onnx and program the file, to write; it must not exist"""
     to: (
-        Literal["ours", "hf", "hf-model", "onnx", "program", "longformer", "bigbird", "etc"] | None
+        Literal["ours", "hf", "hf-model", "gguf", "onnx", "program", "longformer", "bigbird", "etc"]
+        | None
     ) = None
     """ours: a saved model of this library; hf: a checkpoint of transformers; hf-model: our own
-    model class for transformers (lm); onnx: a file .onnx; program: a file .pt2 of torch.export;
-    longformer, bigbird, etc: a saved model for long texts, of one with attention, whose weights it
-    keeps (default: ours, of what is not)"""
+    model class for transformers (lm); gguf: a file .gguf of llama.cpp; onnx: a file .onnx;
+    program: a file .pt2 of torch.export; longformer, bigbird, etc: a saved model for long texts, of
+    one with attention, whose weights it keeps (default: ours, of what is not)"""
     length: Count | None = None
     """with --to longformer, bigbird or etc: tokens that it shall read (default: 4096; etc: as
     before)"""
@@ -167,20 +169,22 @@ def _write(
 ) -> tuple[Report | None, dict[str, Any]]:
     """Write the model whole or not at all: the tensors of a checkpoint of transformers, and what
     else became of it."""
+    from everyformer.lab.convert.gguf import export_gguf, fits
     from everyformer.lab.convert.tokenizer import export_tokenizer, exportable
 
     model, tokenizer = opened.model, opened.tokenizer
     note = {"tokenizer": opened.note} if opened.note else {}
     if form in ("hf", "hf-model") and tokenizer is not None and not exportable(tokenizer):
         note = {"tokenizer": f"{tokenizer}, left out: transformers has no form for it"}
+    if form == "gguf" and tokenizer is not None and not fits(tokenizer):
+        note = {"tokenizer": f"{tokenizer}, left out: llama.cpp would read texts otherwise"}
     if form in SAVED:
         from everyformer.training.saved import save_model
 
         save_model(model, out, tokenizer=tokenizer, **opened.known)
         return None, note
     if form == "hf":
-        from everyformer.lab.convert import export_checkpoint
-        from everyformer.lab.convert.checkpoint import read_config
+        from everyformer.lab.convert.checkpoint import export_checkpoint, read_config
 
         report = export_checkpoint(model, out, model_type, tokenizer=tokenizer)
         if exportable(tokenizer) and read_config(out)["model_type"] in OWN_SPLITTING:
@@ -198,6 +202,8 @@ def _write(
             if tokenizer is not None:
                 export_tokenizer(tokenizer, folder, model.config.tokens)
         return None, note
+    if form == "gguf":
+        return export_gguf(model, out, tokenizer), note
     from everyformer.interop.export import compare_program, export_onnx, export_program
 
     if form == "program":

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from everyformer.core.errors import UnsupportedError
@@ -30,6 +29,7 @@ from everyformer.lab.bench.measure import in_turn
 from everyformer.lab.bench.points import Point, Setting
 from everyformer.lab.bench.timing import Call
 from everyformer.lab.convert.checkpoint import export_checkpoint
+from everyformer.lab.convert.gguf import export_gguf
 from everyformer.models.base import Model
 from everyformer.models.build import create_model
 from sequence_laws.extras import extra_module
@@ -141,7 +141,7 @@ def _llama(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[
     if len(first) > 1:
         raise UnsupportedError("llama-cpp-python writes one text at a time: leave out --batch")
     path = folder / "model.gguf"
-    write_gguf(model, path)
+    export_gguf(model, path)
     threads = torch.get_num_threads()
     loaded = llama.Llama(
         str(path), n_ctx=tokens + 1, n_threads=threads, n_threads_batch=threads, verbose=False,
@@ -155,49 +155,6 @@ def _llama(model: Model, first: Tensor, tokens: int, folder: Path) -> Callable[[
     return write
 
 
-def write_gguf(model: Model, path: Path) -> None:
-    """Write a `gpt` as llama.cpp reads a GPT-2 that has no tokenizer, in float32."""
-    gguf = extra_module("gguf", "llama", "this comparison")
-    with tempfile.TemporaryDirectory() as folder:
-        export_checkpoint(model, Path(folder) / "hf", "gpt2")
-        tensors = load_file(Path(folder) / "hf" / "model.safetensors")
-    config = model.config
-    writer = gguf.GGUFWriter(path, "gpt2")
-    writer.add_vocab_size(config.vocabulary)
-    writer.add_context_length(config.max_length)
-    writer.add_embedding_length(config.width)
-    writer.add_feed_forward_length(4 * config.width)
-    writer.add_block_count(config.layers)
-    writer.add_head_count(config.heads)
-    writer.add_layer_norm_eps(1e-5)
-    writer.add_tokenizer_model("none")
-    for name, tensor in tensors.items():
-        kept = name.removeprefix("transformer.")
-        for theirs, known in NAMES.items():
-            kept = kept.replace(theirs, known)
-        # transformers holds these as inputs by outputs
-        turned = tensor.dim() == 2 and ".c_" in name
-        writer.add_tensor(kept, (tensor.T if turned else tensor).contiguous().numpy())
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-NAMES = {
-    "wte.": "token_embd.",
-    "wpe.": "position_embd.",
-    "ln_f.": "output_norm.",
-    "h.": "blk.",
-    ".ln_1.": ".attn_norm.",
-    ".ln_2.": ".ffn_norm.",
-    ".attn.c_attn.": ".attn_qkv.",
-    ".attn.c_proj.": ".attn_output.",
-    ".mlp.c_fc.": ".ffn_up.",
-    ".mlp.c_proj.": ".ffn_down.",
-    "lm_head.": "output.",
-}
-"""what transformers calls a tensor, and llama.cpp"""
 WRITERS: dict[str, Callable[[Model, Tensor, int, Path], Callable[[], Tensor]]] = {
     "everyformer": _ours,
     COMPILED: partial(_ours, compile=True),

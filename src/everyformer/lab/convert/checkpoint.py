@@ -5,7 +5,7 @@ Only safetensors are read: a pickle can run anything when it is opened.
 
 import dataclasses
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -149,12 +149,8 @@ def export_checkpoint(
     folder = expanded(folder).absolute()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise CheckpointError(f"{folder} exists and is not replaced: choose another path")
-    known = _counterpart(model.config, model_type)
-    weights = model.state_dict()
-    rules = [rule for rule in known.rules(model.config) if rule.holds(weights)]
-    tensors: dict[str, Tensor] = {}
-    for rule in rules:
-        tensors |= rule.give(weights)
+    known = counterpart(model.config, [architecture(model_type)] if model_type is not None else ())
+    tensors, report = given(model, known, model.config)
     config = {
         "model_type": known.model_type,
         "architectures": [known.classes[model.config.task]],
@@ -167,8 +163,6 @@ def export_checkpoint(
         config = {"bos_token_id": None, "eos_token_id": separator, **config}
     elif separator is not None:
         config.setdefault("eos_token_id", separator)
-    taken = {name for rule in rules for name in rule.ours}
-    storages = {weights[name].data_ptr() for name in taken}
     with written_whole(folder) as temporary:
         save_file(tensors, temporary / "model.safetensors", metadata={"format": "pt"})
         write_text(temporary / "config.json", to_json(config, indent=2) + "\n")
@@ -176,9 +170,20 @@ def export_checkpoint(
             hides = model.config.does.predicts == "hidden" and tokenizer.mask is None
             mask = model.config.vocabulary - 1 if hides else None
             export_tokenizer(tokenizer, temporary, model.config.tokens, mask)
+    return report
+
+
+def given(
+    model: Model, known: HubArchitecture, config: ModelConfig
+) -> tuple[dict[str, Tensor], Report]:
+    """Their tensors, of a model of ours or one whose ``config`` says the same, and the account."""
+    weights = model.state_dict()
+    rules = [rule for rule in known.rules(config) if rule.holds(weights)]
+    tensors = {name: value for rule in rules for name, value in rule.give(weights).items()}
+    storages = {weights[name].data_ptr() for rule in rules for name in rule.ours}
     fresh = [name for rule in rules if rule.skip for name in rule.theirs]
     left = [name for name, value in weights.items() if value.data_ptr() not in storages]
-    return Report(list(tensors), fresh, left)
+    return tensors, Report(list(tensors), fresh, left)
 
 
 def architecture(model_type: Any) -> HubArchitecture:
@@ -195,10 +200,9 @@ def architecture(model_type: Any) -> HubArchitecture:
     return ARCHITECTURES[model_type]
 
 
-def _counterpart(config: ModelConfig, model_type: str | None) -> HubArchitecture:
-    """The system whose config says all that ours does."""
-    able = [a for a in ARCHITECTURES.values() if config.task in a.classes]
-    able = able if model_type is None else [architecture(model_type)]
+def counterpart(config: ModelConfig, among: Sequence[HubArchitecture] = ()) -> HubArchitecture:
+    """The first system whose config says all that ours does (default: of all for the task)."""
+    able = among or [a for a in ARCHITECTURES.values() if config.task in a.classes]
     tried: list[tuple[int, str, str]] = []
     for known in able:
         if config.task not in known.classes:
