@@ -130,7 +130,8 @@ class Running:
 
     def __call__(self, token: Tensor) -> Tensor:
         """Logits behind the next token."""
-        lengths = [self.numbers[:n] for n in self.taken]
+        each = {n: self.numbers[:n] for n in {*self.taken}}
+        lengths = [each[n] for n in self.taken]
         logits, *self.fixed = self.program.run([token, *self.fixed, *self.slots, *lengths])
         for number, room in enumerate(self.rooms):
             room.used = self.taken[number] = room.used + 1

@@ -7,6 +7,7 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 
@@ -55,7 +56,7 @@ def check_scores(logits: Tensor) -> None:
     Raises:
         DivergedError: a row is like that.
     """
-    if not logits.amax(-1).isfinite().all():
+    if not all(map(math.isfinite, logits.amax(-1).flatten().tolist())):
         raise DivergedError(
             "the model's scores of what comes next are not finite numbers, so nothing can be "
             "drawn: its training diverged; train it again with a lower `lr`"
@@ -149,10 +150,14 @@ class TokenStream(Iterator[Tensor]):
                     self._state, logits = out.state, out.logits
             if compile and self._step is None and self._state is not None:
                 self._step = CompiledStep(self._model, self._state)
-            # by the place in the text: a stream that is kept goes on as one that never stopped
-            generator.manual_seed(mixed(sampling.seed, place + texts.count))
+            if sampling.temperature:
+                # by the place in the text: a kept stream goes on as one that never stopped
+                generator.manual_seed(mixed(sampling.seed, place + texts.count))
             token = draw(texts.ruled(logits[:, -1]), sampling, generator)
-            yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
+            if len(alive) == rows:
+                yield token
+            else:
+                yield torch.full((rows,), ENDED, device=ids.device).index_copy(0, alive, token)
             new = token[:, None]
             if whole:
                 ids = torch.cat((ids, new), 1)
@@ -163,7 +168,7 @@ class TokenStream(Iterator[Tensor]):
             else:
                 padding_mask = None
             going = texts.add(token)
-            if len(going) < len(alive):
+            if going is not None and len(going) < len(alive):
                 alive, ids, new = alive[going], ids[going], new[going]
                 padding_mask = None if padding_mask is None else padding_mask[going]
                 if self._step is not None:
@@ -287,9 +292,11 @@ class _Rows:
             logits = logits.index_fill(1, torch.tensor([end], device=logits.device), -torch.inf)
         return logits
 
-    def add(self, token: Tensor) -> Tensor:
-        """Take the newest tokens (B,) in; the indices of the rows that go on."""
+    def add(self, token: Tensor) -> Tensor | None:
+        """Take the newest tokens (B,) in; the indices of the rows that go on, None: all do."""
         self.count += 1
+        if self.sampling.end_token is None and not self.reach and self.had is None:
+            return None
         going = torch.ones_like(token, dtype=torch.bool)
         if self.sampling.end_token is not None:
             going = token != self.sampling.end_token

@@ -1,15 +1,20 @@
-"""The least time that a step of one token could take here: what it reads, and what it begins.
+"""The least time that a step could take here: what it reads, computes and begins.
 
-    limit = max(bytes read / bandwidth, operations * 2 us)
+    limit = max(bytes read / bandwidth, flops / speed of products, operations * 2 us)
 
-The bandwidth is measured in the same process with the same threads, and 2 us are what an operation
-takes to begin on a CPU. A token should take no more than a few times its limit.
+Bandwidth and speed are measured in the same process with the same threads, and 2 us are what an
+operation takes to begin on a CPU; a compiled program begins none. A token should take no more than
+a few times its limit.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
+from everyformer.core.dispatch import watched
 from everyformer.lab.bench.timing import seconds_of
 from sequence_laws.operations import Counter
 
@@ -17,12 +22,58 @@ BEGIN = 2e-6
 """seconds that an operation takes before it computes"""
 LARGE = 1 << 25
 """numbers that are read to measure a bandwidth: 128 MiB, more than caches hold"""
+SQUARE = 1024
+"""rows and columns of matrices that are multiplied to measure a speed"""
 TRIES = 7
 
 
 def least_seconds(counted: Counter, device: str) -> float:
     """The limit of the operations that were ``counted``."""
-    return max(counted.read / bandwidth(device), counted.operations * BEGIN)
+    return max(causes(counted, device).values())
+
+
+def causes(
+    counted: Counter, device: str, flops: int = 0, compiled: bool = False
+) -> dict[str, float]:
+    """What makes a limit, and the seconds of each; of a ``compiled`` program without beginnings."""
+    speed, found = bandwidth(device), dict[str, float]()
+    found[f"{counted.read / 1e6:.3g} MB at {speed / 1e9:.3g} GB/s"] = counted.read / speed
+    if flops:
+        peak = products(device)
+        found[f"{flops / 1e9:.3g} GFLOP at {peak / 1e9:.3g} a second"] = flops / peak
+    if not compiled:
+        found[f"{counted.operations:,} operations to begin"] = counted.operations * BEGIN
+    return found
+
+
+def account(
+    step: Callable[[], Any], seconds: float, *, tokens: int = 1, outside: float = 0.0,
+    compiled: bool = False, device: str = "cpu",
+) -> str:  # fmt: skip
+    """What ran, the time of a token, the share of its limit, and the largest part of the rest.
+
+    Args:
+        step: does the work of as many ``tokens`` once more, without a compiler, to be counted.
+        seconds: a token took. outside: of these, beside the model.
+    """
+    with torch.inference_mode():
+        with Counter() as counted, watched() as ways:
+            step()
+        with FlopCounterMode(display=False) as flops:
+            step()
+    found = causes(counted, device, flops.get_total_flops(), compiled)
+    rest = {name: cost / tokens for name, cost in found.items()}
+    cause = max(rest, key=lambda name: rest[name])
+    least = rest.pop(cause)
+    rest |= {"choosing tokens": outside, "operations above their limit": seconds - least - outside}
+    what = max(rest, key=lambda name: rest[name])
+    engines = dict.fromkeys(f"{way.engine}: {way.name}" for way in ways)
+    engine = "a compiled program" if compiled else "; ".join(engines) or "operations of torch"
+    threads = f", {torch.get_num_threads()} threads" if device == "cpu" else ""
+    return (
+        f"ran {engine}{threads}: {1e3 * seconds:.3g} ms a token, the limit {1e3 * least:.3g} "
+        f"({cause}), {least / seconds:.0%}; most of the rest, {1e3 * rest[what]:.3g} ms: {what}"
+    )
 
 
 @functools.cache
@@ -31,3 +82,11 @@ def bandwidth(device: str) -> float:
     numbers = torch.ones(LARGE, device=device)
     best = min(seconds_of(numbers.sum, device) for _ in range(TRIES))
     return numbers.numel() * numbers.element_size() / best
+
+
+@functools.cache
+def products(device: str) -> float:
+    """Operations a second of a product of large matrices in float32, the best of several."""
+    a, b = torch.ones(2, SQUARE, SQUARE, device=device)
+    best = min(seconds_of(lambda: a @ b, device) for _ in range(TRIES))
+    return 2 * SQUARE**3 / best
