@@ -7,14 +7,12 @@ import sys
 
 import pytest
 import torch
-from torch.utils._pytree import tree_unflatten
 
 import everyformer as ef
 from everyformer.core.errors import UnsupportedError
 from everyformer.generation import programs
 from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
-from everyformer.generation.programs import Program
 from everyformer.generation.sampling import generate, stream
 
 SIZES = {"width": 16, "heads": 2, "layers": 2, "max_length": 48, "vocabulary": 30}
@@ -34,33 +32,6 @@ def model_of(name, **options):
 
 def prompts(rows, length):
     return torch.randint(0, 30, (rows, length), generator=torch.Generator().manual_seed(1))
-
-
-@pytest.fixture
-def graphs(monkeypatch, tmp_path):
-    """The graphs that are made, by their files, which run as they were traced."""
-    made = {}
-
-    def build(traced, about, file):
-        made[file] = traced, [tuple(span) for span in json.loads(about)["spans"]]
-        file.parent.mkdir(exist_ok=True)
-        file.touch()
-
-    def loaded(model, file):
-        traced, spans = made[file]
-        program = traced.module(check_guards=False)
-        program.load_state_dict({f"model.{k}": v for k, v in model.state_dict().items()})
-
-        def run(tensors):
-            args, kwargs = tree_unflatten(tensors, traced.call_spec.in_spec)
-            return program(*args, **kwargs)
-
-        return Program(run, spans, {})
-
-    monkeypatch.setattr(programs, "build", build)
-    monkeypatch.setattr(programs, "loaded", loaded)
-    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    return made
 
 
 def both(model, prompt, **rules):

@@ -37,6 +37,8 @@ from everyformer.system.plain import from_json, to_json
 
 IN_PARALLEL = 2**19
 """entries from which a matrix times one row is shared among threads, which wait for one another"""
+SIDE_BY_SIDE = 4
+"""rows of 8 bits that are summed at a time: one sum waits for itself longer than for memory"""
 ENDLESS = 2**62
 ATEN = torch.ops.aten
 
@@ -276,14 +278,34 @@ def by_rows(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgra
             ordered = torch.ops.prims.inductor_force_stride_order.default
             row = graph.call_function(ordered, (x, value.stride()))
             row = graph.call_function(ATEN.unsqueeze.default, (row, -2))
-            y = graph.call_function(ATEN.mul.Tensor, (row, weight))
-            y = graph.call_function(ATEN.sum.dim_IntList, (y, [-1]))
+            y = product(graph, row, weight)
             if bias:
                 y = graph.call_function(ATEN.add.Tensor, (y, bias[0]))
         node.replace_all_uses_with(y)
         graph.erase_node(node)
     traced.graph_module.recompile()
     return traced
+
+
+def product(graph: fx.Graph, row: fx.Node, weight: fx.Node) -> fx.Node:
+    """Sums over each row of a weight (n, k), or of one in 8 bits, whose scales come after."""
+
+    def sums(rows: fx.Node) -> fx.Node:
+        y = graph.call_function(ATEN.mul.Tensor, (row, rows))
+        return graph.call_function(ATEN.sum.dim_IntList, (y, [-1]))
+
+    scales, rows = weight.args if weight.target is ATEN.mul.Tensor else (None, weight)
+    assert isinstance(rows, fx.Node)
+    if rows.meta["val"].dtype != torch.int8:
+        return sums(weight)
+    count = rows.meta["val"].shape[0]
+    step = -(-count // SIDE_BY_SIDE)
+    parts = [(rows, 0, at, min(at + step, count)) for at in range(0, count, step)]
+    y = [sums(graph.call_function(ATEN.slice.Tensor, part)) for part in parts]
+    scales = graph.call_function(ATEN.squeeze.dim, (scales, -1))
+    return graph.call_function(
+        ATEN.mul.Tensor, (graph.call_function(ATEN.cat.default, (y, -1)), scales)
+    )
 
 
 def build(traced: torch.export.ExportedProgram, about: str, file: Path) -> None:
@@ -298,6 +320,7 @@ def build(traced: torch.export.ExportedProgram, about: str, file: Path) -> None:
         # inputs come from a state of the model's own
         "size_asserts": False,
         "alignment_asserts": False,
+        "cpp.enable_floating_point_contract_flag": "fast",  # sums take one instruction, not two
         "cpp.min_chunk_size": max(512, IN_PARALLEL // torch.get_num_threads()),
         "aot_inductor.package_constants_in_so": from_json(about)["whole"],
         "aot_inductor.metadata": {"everyformer": about},

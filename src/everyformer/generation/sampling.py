@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -27,6 +28,7 @@ from everyformer.core.state import StackState
 from everyformer.data.tokenizers.base import Tokenizer
 from everyformer.generation.compiled import CompiledStep
 from everyformer.generation.config import Sampling
+from everyformer.generation.quantised import quantised
 from everyformer.genes.depth.early_exits import reading_prompt
 from everyformer.models.base import Model
 
@@ -187,6 +189,7 @@ def stream(
     tokenizer: Tokenizer | None = None,
     state: StackState | None = None,
     compile: bool = False,
+    weights: Literal["int8"] | None = None,
 ) -> TokenStream:
     """Continue ``prompt`` and yield each new token (B,) as it is drawn.
 
@@ -206,10 +209,15 @@ def stream(
         compile: whether steps after the prompt are one compiled graph
             (`everyformer.generation.compiled`); the first takes seconds, or reads what an earlier
             process compiled.
+        weights: int8 writes by compiled steps with a copy of the model in 8 bits
+            (`everyformer.generation.quantised`) as it is at this call; what is changed in the model
+            later is of later calls. The copy reads the prompt too, so that a text that is gone on
+            from a state is the one that never stopped. None: the model's own.
 
     Raises:
         UnsupportedError: the model has another task; ``compile`` where there is no C++ compiler,
-            no exact state, or a step is no one graph.
+            no exact state, or a step is no one graph; ``weights`` there, for several rows, and of
+            what `quantised` refuses.
         ShapeError: a row without a token, a token beyond the vocabulary, or a text that outgrows
             the table over positions.
         ConfigError: stop strings without a tokenizer, an end token beyond the vocabulary.
@@ -223,7 +231,13 @@ def stream(
     sampling = sampling or Sampling()
     ids, padding_mask = _rows_of(prompt, mask, next(model.parameters()).device)
     texts = _Rows(ids, padding_mask, model.config.vocabulary, sampling, tokenizer)
-    return TokenStream(model, texts, tokens, state, compile)
+    if weights is not None and len(ids) > 1:
+        raise UnsupportedError(
+            f"weights in 8 bits write one text at a time, and would be slower for {len(ids)}: "
+            "leave out weights, or give one prompt"
+        )
+    model = model if weights is None else quantised(model)
+    return TokenStream(model, texts, tokens, state, compile or weights is not None)
 
 
 def generate(
@@ -235,6 +249,7 @@ def generate(
     sampling: Sampling | None = None,
     tokenizer: Tokenizer | None = None,
     compile: bool = False,
+    weights: Literal["int8"] | None = None,
 ) -> Tensor:
     """The new tokens (B, n) that `stream` yields, n at most ``tokens``; `ENDED` after an end.
 
@@ -242,7 +257,7 @@ def generate(
     """
     new = stream(
         model, prompt, tokens=tokens, mask=mask, sampling=sampling, tokenizer=tokenizer,
-        compile=compile,
+        compile=compile, weights=weights,
     )  # fmt: skip
     drawn = list(new)
     return torch.stack(drawn, 1) if drawn else torch.empty(new.rows, 0, dtype=torch.long)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import tyro
 
@@ -64,6 +64,9 @@ class GenerateOptions(TrainedOptions, Sampling, BeamConfig):
     gone on from if it exists (the prompt is then read after it)"""
     compile: bool = False
     """compile the step of one token: seconds at first, kept on disk for later commands (lm)"""
+    weights: Literal["int8"] | None = None
+    """int8 compiles it with weights in 8 bits, which are read faster, and says what they cost in
+    bits a byte (lm in float32 on a CPU, one prompt; default: the run's own)"""
     images: Count | None = None
     """how many images to draw (default: 16), complete or enlarge (default: 6)"""
     complete: str | None = None
@@ -133,6 +136,11 @@ def run(options: GenerateOptions) -> int:
     from everyformer.cli.trained import open_run
 
     trained = open_run(options.run, options.device)
+    if options.weights is not None and not trained.does.continues:
+        raise UnsupportedError(
+            f"--weights {options.weights} is for runs that continue a text, and this one has the "
+            f"task {trained.task}: leave it out"
+        )
     if trained.does.translates:
         _refuse_images(trained, options)
         return _translations(trained, options)
@@ -170,7 +178,7 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
     if options.json and options.tokens is None:
         raise ConfigError("--json gives one document when all is made: say how many --tokens")
     rules: dict[str, Any] = {"sampling": options.sampling, "tokenizer": tokenizer}
-    rules["compile"] = options.compile
+    rules |= {"compile": options.compile, "weights": options.weights}
     last, num_tokens = [], 0
     if options.state is not None:
         if not exact or len(texts) > 1:
@@ -194,6 +202,10 @@ def _text(trained: TrainedRun, options: GenerateOptions) -> int:
         made = [_as_it_is_made(model, texts[0], ids[0], options, rules)]
     if options.json:
         emit({"run": options.run, "texts": made})
+    if options.weights is not None:
+        from everyformer.cli.weights import say_cost
+
+        say_cost(trained, model)
     return 0
 
 
@@ -203,7 +215,7 @@ def _choose_threads(model: Model, ids: list[list[int]], rules: dict[str, Any]) -
     from everyformer.generation.sampling import stream
 
     if rules["tokens"] is None or rules["tokens"] > 8 * TRIED:
-        few = rules | {"tokens": TRIED, "compile": False, "state": None}
+        few = rules | {"tokens": TRIED, "compile": False, "weights": None, "state": None}
         choose_threads(lambda: list(stream(model, ids, **few)))
 
 
