@@ -56,6 +56,8 @@ def _may_share() -> bool:
 def _known(part: Any) -> Any:
     if isinstance(part, Tensor):
         return id(part)
+    if isinstance(part, tuple):
+        return tuple(map(_known, part))
     # sizes that an exported graph leaves open are known by their formulas
     return str(part) if isinstance(part, torch.SymInt) else part
 
