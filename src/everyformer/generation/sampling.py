@@ -8,6 +8,8 @@ Scores are changed in this order: repetition penalty, minimum length, temperatur
 from __future__ import annotations
 
 import math
+import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Literal
@@ -34,6 +36,9 @@ from everyformer.models.base import Model
 
 ENDED = -1
 """in a batch, for the tokens that a row has not, since its text has ended"""
+
+TIMED = 100
+"""tokens whose seconds are known"""
 
 Prompt = Tensor | Sequence[int] | Sequence[Sequence[int]]
 
@@ -111,7 +116,10 @@ class TokenStream(Iterator[Tensor]):
         compile: bool = False,
     ) -> None:
         self._step: CompiledStep | None = None
-        self._model, self._state, self.rows = model, state, len(texts.ids)
+        self.compiled = compile
+        self.times = deque[tuple[float, float]](maxlen=TIMED)
+        """seconds of the newest tokens after the first: in the model, and to choose each"""
+        self.model, self._state, self.rows = model, state, len(texts.ids)
         self._drawn = self._draw(texts, tokens, compile)
 
     @property
@@ -121,7 +129,7 @@ class TokenStream(Iterator[Tensor]):
 
     def __next__(self) -> Tensor:
         # between two tokens the caller's model is as the caller left it
-        model = self._model
+        model = self.model
         with evaluating(model) if model.training else nullcontext(), torch.inference_mode():
             return next(self._drawn)
 
@@ -133,29 +141,33 @@ class TokenStream(Iterator[Tensor]):
         initial = self._state
         place = ids.shape[1] if padding_mask is None else int(padding_mask.sum(1).max())
         place += 0 if initial is None else int(initial.num_tokens.max())
-        self._state = initial_state(self._model, rows) if initial is None else initial.reserve(64)
+        self._state = initial_state(self.model, rows) if initial is None else initial.reserve(64)
         whole = self._state is None
         if compile and whole:
             raise UnsupportedError(
-                f"{self._model.config.member} recomputes the whole text at every token, since it "
+                f"{self.model.config.member} recomputes the whole text at every token, since it "
                 "has no exact state, so there is no step to compile: generate without compile"
             )
         alive = torch.arange(rows, device=ids.device)
         while len(alive) and (tokens is None or texts.count < tokens):
             part = None if padding_mask is None else Mask(padding_mask=padding_mask)
+            started = time.perf_counter()
             prompt = texts.ids.shape[1] if whole or new is texts.ids else 0
-            with reading_prompt(self._model, prompt) if prompt else nullcontext():
+            with reading_prompt(self.model, prompt) if prompt else nullcontext():
                 if self._step is not None:
                     logits = self._step(new)
                 else:
-                    out = self._model(ids if whole else new, mask=part, state=self._state, last=1)
+                    out = self.model(ids if whole else new, mask=part, state=self._state, last=1)
                     self._state, logits = out.state, out.logits
             if compile and self._step is None and self._state is not None:
-                self._step = CompiledStep(self._model, self._state)
+                self._step = CompiledStep(self.model, self._state)
+            computed = time.perf_counter()
             if sampling.temperature:
                 # by the place in the text: a kept stream goes on as one that never stopped
                 generator.manual_seed(mixed(sampling.seed, place + texts.count))
             token = draw(texts.ruled(logits[:, -1]), sampling, generator)
+            if texts.count:
+                self.times.append((computed - started, time.perf_counter() - computed))
             if len(alive) == rows:
                 yield token
             else:

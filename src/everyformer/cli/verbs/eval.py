@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -269,6 +271,7 @@ def _evaluated(
     if not windowed:
         with status(f"evaluating on the held-out part of {dataset.name}"):
             result = evaluate(model, dataset, details=True, **rules)
+        _say_what_ran(trained, model, dataset, rules)
         return _finite(model, result, options.run) | translations
     from everyformer.lab.show.lengths import draw_positions
     from everyformer.training.scored import write_scores
@@ -285,7 +288,28 @@ def _evaluated(
         out = _picture(trained, options, f"each-{options.each}.csv")
         write_scores(dataset, losses, options.each, out)
         say(f"bits of every {options.each}, the strangest first: {out}")
+    _say_what_ran(trained, model, dataset, rules)
     return evaluation | translations
+
+
+def _say_what_ran(
+    trained: TrainedRun, model: Model, dataset: Dataset, rules: dict[str, Any]
+) -> None:
+    """The engine of texts, the time of a token and the share of its limit, by a batch again."""
+    from everyformer.lab.bench.limits import account
+    from everyformer.training.evaluate import evaluate
+
+    if not trained.does.continues:
+        return
+    again = {name: rules[name] for name in ("batch", "precision")}
+    again |= {"limit": rules["batch"], "remember": False}
+    started = time.perf_counter()
+    found = evaluate(model, dataset, **again)
+    seconds = time.perf_counter() - started
+    assert found is not None
+    run, device = partial(evaluate, model, dataset, **again), next(model.parameters()).device
+    each = {"tokens": found["scored"], "device": device.type}
+    say(account(run, seconds / found["scored"], **each))
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:

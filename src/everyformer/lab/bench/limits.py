@@ -15,6 +15,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from everyformer.core.dispatch import watched
+from everyformer.core.wording import pluralise
 from everyformer.lab.bench.timing import seconds_of
 from sequence_laws.operations import Counter
 
@@ -48,19 +49,21 @@ def causes(
 
 def account(
     step: Callable[[], Any], seconds: float, *, tokens: int = 1, outside: float = 0.0,
-    compiled: bool = False, device: str = "cpu",
+    compiled: bool = False, spared: int = 0, device: str = "cpu",
 ) -> str:  # fmt: skip
     """What ran, the time of a token, the share of its limit, and the largest part of the rest.
 
     Args:
         step: does the work of as many ``tokens`` once more, without a compiler, to be counted.
         seconds: a token took. outside: of these, beside the model.
+        spared: bytes that ``step`` reads, but what ran did not.
     """
     with torch.inference_mode():
         with Counter() as counted, watched() as ways:
             step()
         with FlopCounterMode(display=False) as flops:
             step()
+    counted.read -= spared
     found = causes(counted, device, flops.get_total_flops(), compiled)
     rest = {name: cost / tokens for name, cost in found.items()}
     cause = max(rest, key=lambda name: rest[name])
@@ -69,7 +72,7 @@ def account(
     what = max(rest, key=lambda name: rest[name])
     engines = dict.fromkeys(f"{way.engine}: {way.name}" for way in ways)
     engine = "a compiled program" if compiled else "; ".join(engines) or "operations of torch"
-    threads = f", {torch.get_num_threads()} threads" if device == "cpu" else ""
+    threads = f", {pluralise(torch.get_num_threads(), 'thread')}" if device == "cpu" else ""
     return (
         f"ran {engine}{threads}: {1e3 * seconds:.3g} ms a token, the limit {1e3 * least:.3g} "
         f"({cause}), {least / seconds:.0%}; most of the rest, {1e3 * rest[what]:.3g} ms: {what}"

@@ -15,7 +15,7 @@ from everyformer.core.mixer import Mixer
 from everyformer.core.outputs import MixerOutput
 from everyformer.family import info
 from everyformer.genes.config import ModelConfig
-from everyformer.lab.bench.limits import least_seconds
+from everyformer.lab.bench.limits import account, least_seconds
 from everyformer.lab.bench.peers import build_peer
 from everyformer.lab.bench.points import Point, Setting
 from everyformer.lab.bench.timing import STEADY, Call, Times, summary, timed
@@ -174,12 +174,15 @@ def _decode(point: Point, setting: Setting, options: dict[str, Any]) -> Point:
         state = before
         for place in range(point.length, longest.length - 1):
             state = mixer(x[:, place : place + 1], state=state).state
+        last = partial(mixer, x[:, -1:], state=state)
         with Counter() as counter:
-            state = mixer(x[:, -1:], state=state).state
+            state = last().state
     assert state is not None
     limit = least_seconds(counter, setting.device)
+    result = with_times(point, times)
     return dataclasses.replace(
-        with_times(point, times),
+        result,
+        detail=account(last, result.seconds or 0.0, device=setting.device),
         state_bytes=state.nbytes,
         operations=counter.operations,
         bytes_read=counter.read,

@@ -24,7 +24,7 @@ from torch import Tensor
 from everyformer.core.errors import UnsupportedError
 from everyformer.generation.config import Sampling
 from everyformer.generation.sampling import generate, initial_state
-from everyformer.lab.bench.limits import least_seconds
+from everyformer.lab.bench.limits import account, least_seconds
 from everyformer.lab.bench.measure import in_turn
 from everyformer.lab.bench.points import Point, Setting
 from everyformer.lab.bench.timing import Call
@@ -65,18 +65,25 @@ def measured(points: Sequence[Point], setting: Setting) -> list[Point]:
         result = in_turn(points, setting, make)
     token = token_of(points[0], setting) if result[0].status == "ok" else None
     if token is not None:
-        least = points[0].length * least_seconds(token, setting.device)
+        with torch.inference_mode(), Counter() as counter:
+            token()
+        least = points[0].length * least_seconds(counter, setting.device)
         result = [replace(point, limit=least) for point in result]
     ours = texts.get("everyformer")
-    agreement = {s: same(text, ours) for s, text in texts.items() if ours is not None}
+    details = {s: [same(text, ours)] for s, text in texts.items() if ours is not None}
+    for point in result:
+        if token is not None and point.seconds and point.source in ("everyformer", COMPILED):
+            compiled, each = point.source == COMPILED, point.seconds / point.length
+            details[point.source].append(account(token, each, compiled=compiled))
+    details.get("everyformer", [""]).pop(0)
     return [
-        p if p.detail or p is result[0] else replace(p, detail=agreement[p.source]) for p in result
+        p if p.detail else replace(p, detail="; ".join(details.get(p.source, ()))) for p in result
     ]
 
 
-def token_of(point: Point, setting: Setting) -> Counter | None:
-    """Operations and bytes of a token in the middle of the text; None for a member that has no
-    state and reads the whole text again for each."""
+def token_of(point: Point, setting: Setting) -> Call | None:
+    """A token in the middle of the text, read; None for a member that has no state and reads the
+    whole text again for each."""
     model, first = model_of(point, setting)
     with torch.inference_mode():
         state = initial_state(model, len(first))
@@ -84,9 +91,7 @@ def token_of(point: Point, setting: Setting) -> Counter | None:
             return None
         text = first.expand(-1, max(1, point.length // 2))
         state = model(text, state=state, last=1).state
-        with Counter() as counter:
-            model(first, state=state, last=1)
-    return counter
+    return lambda: model(first, state=state, last=1)
 
 
 def same(text: Tensor, ours: Tensor) -> str:
