@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -255,6 +253,7 @@ def _evaluated(
     trained: TrainedRun, model: Model, dataset: Dataset, options: EvalOptions, rules: dict[str, Any]
 ) -> dict[str, Any]:
     """The numbers of one evaluation; the files that it draws or writes are reported."""
+    from everyformer.cli.account import say_evaluated
     from everyformer.cli.threads import choose_threads
     from everyformer.training.evaluate import evaluate
 
@@ -271,7 +270,8 @@ def _evaluated(
     if not windowed:
         with status(f"evaluating on the held-out part of {dataset.name}"):
             result = evaluate(model, dataset, details=True, **rules)
-        _say_what_ran(trained, model, dataset, rules)
+        if trained.does.continues:
+            say_evaluated(model, dataset, options.batch, options.precision)
         return _finite(model, result, options.run) | translations
     from everyformer.lab.show.lengths import draw_positions
     from everyformer.training.scored import write_scores
@@ -288,28 +288,8 @@ def _evaluated(
         out = _picture(trained, options, f"each-{options.each}.csv")
         write_scores(dataset, losses, options.each, out)
         say(f"bits of every {options.each}, the strangest first: {out}")
-    _say_what_ran(trained, model, dataset, rules)
+    say_evaluated(model, dataset, options.batch, options.precision)
     return evaluation | translations
-
-
-def _say_what_ran(
-    trained: TrainedRun, model: Model, dataset: Dataset, rules: dict[str, Any]
-) -> None:
-    """The engine of texts, the time of a token and the share of its limit, by a batch again."""
-    from everyformer.lab.bench.limits import account
-    from everyformer.training.evaluate import evaluate
-
-    if not trained.does.continues:
-        return
-    again = {name: rules[name] for name in ("batch", "precision")}
-    again |= {"limit": rules["batch"], "remember": False}
-    started = time.perf_counter()
-    found = evaluate(model, dataset, **again)
-    seconds = time.perf_counter() - started
-    assert found is not None
-    run, device = partial(evaluate, model, dataset, **again), next(model.parameters()).device
-    each = {"tokens": found["scored"], "device": device.type}
-    say(account(run, seconds / found["scored"], **each))
 
 
 def _translations(model: Model, dataset: Dataset, options: EvalOptions) -> dict[str, Any]:

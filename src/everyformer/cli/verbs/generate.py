@@ -11,7 +11,6 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from statistics import median
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 import tyro
@@ -31,7 +30,6 @@ from everyformer.system.plain import to_json
 if TYPE_CHECKING:
     from everyformer.cli.trained import TrainedRun
     from everyformer.data.tokenizers.base import Tokenizer
-    from everyformer.generation.sampling import TokenStream
     from everyformer.models.base import Model
 
 TRIED = 4
@@ -228,6 +226,7 @@ def _side_by_side(
     """Continuations of several prompts, a line of JSON each unless all are one document."""
     import torch
 
+    from everyformer.cli.account import say_written
     from everyformer.generation.sampling import ENDED, stream
 
     if rules["tokens"] is None:
@@ -235,7 +234,7 @@ def _side_by_side(
     made = []
     drawn = stream(model, ids, **rules)
     rows = torch.stack([*drawn] or [torch.empty(len(ids), 0)], -1).tolist()
-    _say_what_ran(drawn, max(map(len, ids)) + rules["tokens"])
+    say_written(drawn, max(map(len, ids)) + rules["tokens"])
     for text, before, row in zip(texts, ids, rows, strict=True):
         visible = [token for token in row if token not in (ENDED, options.end_token)]
         after = rules["tokenizer"].decode_after(before, visible)
@@ -249,6 +248,7 @@ def _as_it_is_made(
     model: Model, text: str, ids: list[int], options: GenerateOptions, rules: dict[str, Any]
 ) -> dict[str, str]:
     """The continuation of one prompt, on stdout token by token unless it is a document's."""
+    from everyformer.cli.account import say_written
     from everyformer.generation.sampling import ENDED, stream
     from everyformer.generation.state_file import save_state
     from everyformer.system.signals import GracefulStop
@@ -275,38 +275,10 @@ def _as_it_is_made(
             print(flush=True)
     if drawn.state is not None:
         say(f"{count:,} tokens; the state holds {drawn.state.nbytes:,} bytes")
-        _say_what_ran(drawn, len(ids) + count)
+        say_written(drawn, len(ids) + count)
         if options.state is not None and token is not None:
             save_state(options.state, drawn.state, token)
     return {"prompt": text, "text": whole.getvalue()}
-
-
-def _say_what_ran(drawn: TokenStream, length: int) -> None:
-    """The engine, the time of a token and the share of its limit, by a token more after texts of
-    ``length`` tokens."""
-    import torch
-
-    from everyformer.generation.quantised import made_anew
-    from everyformer.lab.bench.limits import account
-
-    if not drawn.times:
-        return
-    model, state, device = drawn.model, drawn.state, next(drawn.model.parameters()).device
-    length = min(length, model.longest or length)
-    rows = drawn.rows if state is None else len(state.num_tokens)
-    read = torch.zeros(rows or 1, length, dtype=torch.long, device=device)
-    if state is not None:
-        read, past = read[:, :1], read[:, 1:]
-        if rows == 0 or state.num_tokens.max() == model.longest:
-            # all texts ended, or no further token fits
-            state = model(past, state=model.init_state(len(past)), last=1).state
-    computing, choosing = map(median, zip(*drawn.times, strict=True))
-    say(
-        account(
-            lambda: model(read, state=state, last=1), computing + choosing, outside=choosing,
-            compiled=drawn.compiled, spared=made_anew(model), device=device.type,
-        )
-    )  # fmt: skip
 
 
 def _fitting(model: Model, tokens: int | None, prompt: int, num_tokens: int) -> int | None:
