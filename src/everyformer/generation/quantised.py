@@ -7,8 +7,6 @@ multiplied with them, sums, norms and embeddings stay in float32. A compiled ste
 (`everyformer.generation.programs`) reads Q as it is; elsewhere W is made anew for each call.
 """
 
-from __future__ import annotations
-
 import copy
 
 import torch
@@ -49,16 +47,12 @@ def quantised(model: Model) -> Model:
             that it would write no faster.
     """
     first = next(model.parameters())
-    if not isinstance(model, Model):
+    alone = isinstance(model, Model)
+    if not alone or first.dtype != torch.float32 or first.device.type != "cpu":
+        given = f"{str(first.dtype).removeprefix('torch.')} on {first.device.type}"
         raise UnsupportedError(
-            "weights in 8 bits are for a model alone, not one that reads a datastore: leave out "
-            "the datastore or weights"
-        )
-    if first.dtype != torch.float32 or first.device.type != "cpu":
-        raise UnsupportedError(
-            "weights in 8 bits are made from float32 on a CPU, where they are read faster, not "
-            f"from {str(first.dtype).removeprefix('torch.')} on {first.device.type}: leave out "
-            "weights"
+            "weights in 8 bits are for a model in float32 on a CPU, not for one "
+            f"{f'in {given}' if alone else 'that reads a datastore'}: leave out weights"
         )
     with torch.inference_mode(False), torch.no_grad():
         model = copy.deepcopy(model).requires_grad_(False)
@@ -75,7 +69,6 @@ def quantised(model: Model) -> Model:
     if numbers < LEAST:
         raise UnsupportedError(
             f"weights in 8 bits would not be faster: this model has {numbers:,} numbers in large "
-            f"matrices, and at least {LEAST:,} are needed (4 layers of width 192): leave out "
-            "weights"
+            f"matrices, and {LEAST:,} are needed: leave out weights"
         )
     return model
