@@ -20,11 +20,9 @@ def say_cost(trained: TrainedRun, model: Model) -> None:
         return
     dataset = trained.own_dataset("")
     few = -(-TOKENS // dataset.length)
-    own, rounded = (evaluate(each, dataset, limit=few) for each in (model, quantised(model)))
-    assert own is not None
-    assert rounded is not None
-    bits = [found["bits_per_byte"] for found in (own, rounded)]
+    both = [evaluate(each, dataset, limit=few) or {} for each in (model, quantised(model))]
+    own, rounded = (found["bits_per_byte"] for found in both)
     say(
-        f"weights in 8 bits: {bits[1]:.4f} bits a byte on {own['scored']:,} held-out tokens, "
-        f"{bits[1] - bits[0]:+.4f} compared with {bits[0]:.4f} in float32"
+        f"weights in 8 bits: {rounded:.4f} bits a byte on {both[0]['scored']:,} held-out tokens, "
+        f"{rounded - own:+.4f} compared with {own:.4f} in float32"
     )
