@@ -84,7 +84,8 @@ class Layout(NamedTuple):
         others = {k: t for k, t in named.items() if k not in grows and t is not count}
         fixed = {name: 0 for name, tensor in named.items() if tensor is count}
         fixed |= {name: number for number, name in enumerate(others, 1)}
-        tensors = [count, *others.values()]
+        # a program reads memory as it was traced, and asks no tensor how it lies
+        tensors = [tensor.contiguous() for tensor in (count, *others.values())]
         return cls(state, fixed, slots, []), tensors, growing
 
     def filled(
