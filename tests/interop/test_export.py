@@ -239,7 +239,8 @@ def test_half_precision_is_held_to_its_own_rounding(tmp_path, member):
 
 
 STREAMS = {
-    "linear": {}, "performer": {}, "rfa": {}, "aft-simple": {}, "aft-conv": {"kernel": 5},
+    "linear": {}, "linear with eps": {"eps": 0.5}, "performer": {}, "rfa": {},
+    "rfa with gates": {"gate": True}, "aft-simple": {}, "aft-conv": {"kernel": 5},
     "aft-local": {"window": 4}, "aft-full": {}, "gmlp": {}, "amlp": {}, "attention": {},
     "learned": {}, "rope": {}, "alibi": {}, "t5-relative": {}, "shaw": {}, "da-transformer": {},
     "transformer-xl": {"slots": 20}, "compressive": {}, "gtrxl": {}, "spalm": {},
@@ -253,15 +254,16 @@ NODES = {
 
 
 @pytest.mark.parametrize(
-    "member",
+    "name",
     [
         pytest.param(name, marks=() if name == "linear" else pytest.mark.full("4 to 30 s each"))
         for name in STREAMS
     ],
 )
-def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, member):
+def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, name):
     onnxruntime, onnx = pytest.importorskip("onnxruntime"), pytest.importorskip("onnx")
-    model = model_of(member, "lm", layers=2, **STREAMS[member]).eval()
+    member = name.split()[0]
+    model = model_of(member, "lm", layers=2, **STREAMS[name]).eval()
     made = export_onnx(model, tmp_path / "model.onnx", state=True, operators="onnxruntime")
     session = onnxruntime.InferenceSession(made.path, providers=["CPUExecutionProvider"])
     state = start_tensors(model, made.inputs, 2)

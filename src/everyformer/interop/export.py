@@ -35,7 +35,7 @@ from everyformer.core.modules import evaluating
 from everyformer.core.tasks import TASKS
 from everyformer.engines.exported import RUNTIME, one_node
 from everyformer.engines.ranges import HALF
-from everyformer.interop.stateful import STATE, RegroupedError, example, start_tensors
+from everyformer.interop.stateful import STATE, example, start_tensors
 from everyformer.models.base import Model
 from everyformer.system.files import expanded, file_written_whole
 from everyformer.system.plain import to_json
@@ -213,15 +213,9 @@ def _stream(model: Model) -> tuple[torch.export.ExportedProgram, list[str]]:
     # what fits into tables depends on the past
     length = torch.export.Dim("length", min=1) if model.longest is None else free
     shapes: dict[str, Any] = {name: {0: batch, 1: length} for name in inputs}
-    while True:
-        inputs["state"] = state = opens.tensors()
-        shapes["state"] = {
-            name: {0: batch} | dict.fromkeys(opens.grows[name], free) for name in state
-        }
-        try:
-            return _traced(opens.stream, inputs, shapes), list(state)
-        except RegroupedError as error:
-            opens.stream.of = error.of
+    inputs["state"] = state = opens.tensors()
+    shapes["state"] = {name: {0: batch} | dict.fromkeys(opens.grows[name], free) for name in state}
+    return _traced(opens.stream, inputs, shapes), list(state)
 
 
 def _traced(

@@ -39,17 +39,7 @@ class Stream(nn.Module):
         with real_first():
             out = self.model(rows.x, mask=Mask(padding_mask=rows.padding_mask), state=before)
         after = named_tensors(in_step(out.state))
-        if (of := both(self.of, firsts(after))) != self.of:
-            raise RegroupedError(of)
         return spread(out.logits, rows), *(after[name] for name in state)
-
-
-class RegroupedError(Exception):
-    """A call leaves tensors apart that were one before it; names as in `Stream`."""
-
-    def __init__(self, of: dict[str, str]) -> None:
-        super().__init__()
-        self.of = of
 
 
 class Example(NamedTuple):
@@ -96,12 +86,6 @@ def start_tensors(model: Model, inputs: Sequence[str], batch: int) -> dict[str, 
     """Those of a file's ``inputs`` that are a state, before a text of ``batch`` rows."""
     start = named_tensors(start_state(model, batch))
     return {name: start[name[len(STATE) :]] for name in inputs if name.startswith(STATE)}
-
-
-def both(a: dict[str, str], b: dict[str, str]) -> dict[str, str]:
-    """The first name of each tensor where alone those are one that are so in ``a`` and ``b``."""
-    known: dict[tuple[str, str], str] = {}
-    return {name: known.setdefault((first, b[name]), name) for name, first in a.items()}
 
 
 def firsts(tensors: dict[str, Tensor]) -> dict[str, str]:
