@@ -11,6 +11,7 @@ from torch._decomp import decomposition_table
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
+from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
@@ -288,6 +289,11 @@ def test_a_file_with_a_state_reads_texts_in_pieces(tmp_path, name):
     assert out.logits.std() > 0.1
     got = torch.cat(logits, 1)
     torch.testing.assert_close(got[real], out.logits[real], rtol=0, atol=3e-5)
+    if member in NODES["LinearAttention"]:
+        after = named_tensors(out.state)
+        for name, t in fed.items():
+            expected = after[name.removeprefix("state.")]
+            torch.testing.assert_close(torch.from_numpy(t), expected, rtol=1e-4, atol=1e-4)
     other = start_tensors(model, made.inputs, 3)
     with pytest.raises(Exception, match=r"(?i)shape|dimension|broadcast|axes|size"):
         session.run(None, given | {name: t.numpy() for name, t in other.items()})
