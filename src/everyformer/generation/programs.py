@@ -38,7 +38,7 @@ from everyformer.system.plain import from_json, to_json
 IN_PARALLEL = 2**19
 """entries from which a matrix times one row is shared among threads, which wait for one another"""
 SIDE_BY_SIDE = 4
-"""rows of 8 bits that are summed at a time: one sum waits for itself longer than for memory"""
+"""rows that are summed at a time: one sum waits for itself longer than for memory"""
 ENDLESS = 2**62
 ATEN = torch.ops.aten
 
@@ -290,23 +290,21 @@ def by_rows(traced: torch.export.ExportedProgram) -> torch.export.ExportedProgra
 
 def product(graph: fx.Graph, row: fx.Node, weight: fx.Node) -> fx.Node:
     """Sums over each row of a weight (n, k), or of one in 8 bits, whose scales come after."""
-
-    def sums(rows: fx.Node) -> fx.Node:
-        y = graph.call_function(ATEN.mul.Tensor, (row, rows))
-        return graph.call_function(ATEN.sum.dim_IntList, (y, [-1]))
-
     scales, rows = weight.args if weight.target is ATEN.mul.Tensor else (None, weight)
     assert isinstance(rows, fx.Node)
     if rows.meta["val"].dtype != torch.int8:
-        return sums(weight)
+        scales, rows = None, weight
     count = rows.meta["val"].shape[0]
-    step = -(-count // SIDE_BY_SIDE)
-    parts = [(rows, 0, at, min(at + step, count)) for at in range(0, count, step)]
-    y = [sums(graph.call_function(ATEN.slice.Tensor, part)) for part in parts]
+    step, y = -(-count // SIDE_BY_SIDE), list[fx.Node]()
+    for start in range(0, count, step):
+        part = graph.call_function(ATEN.slice.Tensor, (rows, 0, start, min(start + step, count)))
+        part = graph.call_function(ATEN.mul.Tensor, (row, part))
+        y.append(graph.call_function(ATEN.sum.dim_IntList, (part, [-1])))
+    joined = graph.call_function(ATEN.cat.default, (y, -1))
+    if scales is None:
+        return joined
     scales = graph.call_function(ATEN.squeeze.dim, (scales, -1))
-    return graph.call_function(
-        ATEN.mul.Tensor, (graph.call_function(ATEN.cat.default, (y, -1)), scales)
-    )
+    return graph.call_function(ATEN.mul.Tensor, (joined, scales))
 
 
 def build(traced: torch.export.ExportedProgram, about: str, file: Path) -> None:
