@@ -1,5 +1,6 @@
 """What is made again in the backward pass: gradients of the plain form, and what is kept."""
 
+import weakref
 from contextlib import contextmanager, nullcontext
 
 import pytest
@@ -167,6 +168,26 @@ def test_others_see_what_is_kept_and_may_keep_it_elsewhere(eager):
     torch.testing.assert_close(torch.autograd.grad(y.sum(), [x, weight]), plain)
     again = checkpoint(lambda _: make(), x, use_reentrant=False)
     torch.testing.assert_close(torch.autograd.grad(again.sum(), [x, weight]), plain)
+
+
+def test_it_is_made_once_a_backward_pass_and_let_go(eager):
+    x, weight = torch.randn(2, 5, 4, requires_grad=True), torch.randn(4, 4, requires_grad=True)
+    made = []
+
+    def f(x):
+        z = x.sin()
+        made.append(weakref.ref(z))
+        return z
+
+    z = remade.noted(f, x)
+    with remade.remade(z):
+        y = F.linear(z, weight) * F.linear(z, weight + 1)
+    del z
+    assert made[0]() is None
+    for count in (2, 3):
+        y.sum().backward(retain_graph=True)
+        assert len(made) == count
+        assert all(z() is None for z in made)
 
 
 def test_what_is_kept_may_not_be_changed(eager):

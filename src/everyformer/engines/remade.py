@@ -64,7 +64,6 @@ def remade(*made: Tensor) -> Iterator[None]:
 
     with saved_tensors_hooks(pack, unpack):
         yield
-    again.clear()  # the hooks live as long as the graph
     for z in made:
         vars(z).pop("made_of", None)
 
