@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from tests.helpers import saved_bytes
 from torch import nn
+from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 import everyformer as ef
@@ -37,6 +38,15 @@ def never():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(remade, "LEAST", 2**62)
         yield
+
+
+@contextmanager
+def counted():
+    """How many bytes more there are after the block, on the host."""
+    found = {}
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as running:
+        yield found
+    found["bytes"] = sum(e.self_cpu_memory_usage for e in running.events())
 
 
 def feedforward(name, **options):
@@ -112,6 +122,24 @@ def test_a_model_learns_as_it_does_when_all_is_kept(eager, member):
     torch.testing.assert_close(*found, rtol=0, atol=1e-11)
 
 
+@pytest.mark.parametrize("residual", ["pre", "post", "gated"])
+def test_layers_that_keep_their_inputs_alone_keep_no_more(residual, monkeypatch):
+    monkeypatch.setattr(remade, "LEAST", 1)
+    torch.manual_seed(0)
+    sizes = {"width": 16, "heads": 2, "layers": 4, "vocabulary": 8, "residual": residual}
+    model = ef.create_model("linear", "lm", **sizes).double()
+    model.enable_checkpointing()
+    tokens, found = torch.randint(8, (2, 64)), []
+    for way in (nullcontext, never):
+        with way():
+            with counted() as alive:
+                loss = model(tokens, targets=tokens).loss
+            found.append([loss, *torch.autograd.grad(loss, list(model.parameters())), alive])
+    # the norm after the last layer is made again in one of them
+    assert found[0].pop()["bytes"] <= found[1].pop()["bytes"]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-11)
+
+
 @pytest.mark.parametrize("member", ["linear", "aft-simple", "longformer"])
 def test_half_precision_learns_as_it_does_when_all_is_kept(eager, member):
     found = []
@@ -119,6 +147,18 @@ def test_half_precision_learns_as_it_does_when_all_is_kept(eager, member):
         with way():
             found.append(steps(member, {}, precision="bfloat16"))
     torch.testing.assert_close(*found, rtol=2e-2, atol=2e-3)
+
+
+@pytest.mark.parametrize("autocast", [True, False])
+def test_sums_over_rows_are_not_taken_in_half_precision(eager, autocast):
+    layer = feedforward("gelu")
+    x = torch.rand(1, 4000, 4, dtype=torch.float64) + 1
+    [exact] = torch.autograd.grad(layer(x)[0].sum(), layer.down.weight)
+    layer, x = (layer.float(), x.float()) if autocast else (layer.bfloat16(), x.bfloat16())
+    with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        y, _ = layer(x)
+    [found] = torch.autograd.grad(y.sum(), layer.down.weight)
+    torch.testing.assert_close(found.double(), exact, rtol=0.03, atol=0)
 
 
 @pytest.mark.parametrize(

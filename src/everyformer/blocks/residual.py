@@ -18,7 +18,7 @@ from everyformer.core.panels import Recorded
 from everyformer.core.returned import check_joined
 from everyformer.core.subset import TokenSubset
 from everyformer.core.trials import Trials
-from everyformer.engines.remade import remade, worth
+from everyformer.engines.remade import remade
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
@@ -97,10 +97,7 @@ class Residual:
     ) -> tuple[Stream, LayerOutput]:
         """One sub-layer; with ``chosen`` tokens ``f`` reads all and answers for these."""
         x = self.read(stream, around)
-        if worth(x):
-            with remade(x):
-                out = f(x)
-        else:
+        with remade(x):
             out = f(x)
         stream = stream if chosen is None else self.pick(stream, chosen)
         after = self.join(stream, out.y, around)

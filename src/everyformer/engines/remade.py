@@ -2,25 +2,30 @@
 
 Norms, activations, gates and feature maps cost little beside the products that read them, and yet
 their results are half of what a step keeps. Where code inside `remade` would keep z = noted(f, x),
-it keeps x. `by_pieces` does rows in pieces, so that all between two large tensors stays in a cache.
+it keeps x. `by_pieces` works on some rows after the others, so that what is wide stays in a cache.
 
 Gradients are those of the plain form; sums over rows are in pieces, too. Compiled graphs stay as
 they are, since compilers choose by themselves what to keep, and so do transforms of torch.func.
 Hooks of others on saved tensors, as checkpoints set them, go on working.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.graph import saved_tensors_hooks
 
+from everyformer.core.devices import autocasts
+from everyformer.engines.ranges import HALF
+
 LEAST = 2**18
 """entries of a tensor that is worth it: 1 MiB in float32"""
 PIECE = 2**18
 """entries of the widest tensor of a piece"""
+NOTHING = nullcontext()
 
 
 def worth(x: Tensor) -> bool:
@@ -28,9 +33,9 @@ def worth(x: Tensor) -> bool:
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
+        and type(x) is Tensor
         and x.numel() >= LEAST
         and x.requires_grad
-        and type(x) is Tensor
         and not torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     )
 
@@ -38,15 +43,16 @@ def worth(x: Tensor) -> bool:
 def noted(f: Callable[..., Tensor], *x: Tensor) -> Tensor:
     """``f(*x)``, a new tensor, for `remade`; ``f`` gives the same whenever it is called."""
     z = f(*x)
-    if torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if worth(z):
         z.made_of = f, x  # type: ignore[attr-defined]
     return z
 
 
-@contextmanager
-def remade(*made: Tensor) -> Iterator[None]:
+def remade(*made: Tensor) -> AbstractContextManager[Any]:
     """A block in which none of these `noted` tensors is kept, nor a view of one, but what it was
     made of; of other tensors nothing changes."""
+    if not worth(made[0]):
+        return NOTHING
     others = torch._C._autograd._top_saved_tensors_default_hooks(False)
     keep, give = (_keep, _give) if others is None else others
     again = {_place(z): _Again(keep, give, *z.made_of) for z in made if hasattr(z, "made_of")}
@@ -55,44 +61,42 @@ def remade(*made: Tensor) -> Iterator[None]:
         found = again.get(_place(t)) if type(t) is Tensor else None
         if found is None:
             return None, keep(t)
-        return found.noted(), (t.shape, t.stride(), t.storage_offset())
+        return found.used(), (t.shape, t.stride(), t.storage_offset())
 
-    def unpack(packed: Any) -> Tensor:
+    def unpack(packed: Any) -> Any:
         found, kept = packed
-        t: Tensor = give(kept) if found is None else found.z().as_strided(*kept)
-        return t
+        return give(kept) if found is None else found.make().as_strided(*kept)
 
-    with saved_tensors_hooks(pack, unpack):
-        yield
-    for z in made:
-        vars(z).pop("made_of", None)
+    return saved_tensors_hooks(pack, unpack)
 
 
+@dataclass(eq=False)
 class _Again:
-    """f(x) for all that would have kept it: made once a backward pass, held until the last is done;
-    ``keep`` and ``give``: how ``x`` is kept."""
+    """f(x) for all that would keep it: made once a backward pass, held until the last is done."""
 
-    def __init__(self, keep: Any, give: Any, f: Callable[..., Tensor], x: tuple[Tensor, ...]):
-        self.keep, self.give, self.f, self.x = keep, give, f, x
-        self.kept: list[Any] = []
-        self.users = self.left = 0
-        self.made: Tensor | None = None
+    keep: Any
+    give: Any
+    f: Callable[..., Tensor]
+    x: Any
+    users: int = 0
+    left: int = 0
+    z: Tensor | None = None
 
-    def noted(self) -> "_Again":
-        """Itself, with one more user."""
+    def used(self) -> "_Again":
+        """This, with one more user."""
         if not self.users:
-            self.kept, self.x = [self.keep(t) for t in self.x], ()
+            self.x = [self.keep(t) for t in self.x]
         self.users = self.left = self.users + 1
         return self
 
-    def z(self) -> Tensor:
+    def make(self) -> Tensor:
         """f(x) for one of the users."""
-        if self.made is None:
+        if self.z is None:
             with torch.no_grad():
-                self.made = self.f(*(self.give(t) for t in self.kept))
-        z, self.left = self.made, self.left - 1
+                self.z = self.f(*map(self.give, self.x))
+        z, self.left = self.z, self.left - 1
         if not self.left:
-            self.made, self.left = None, self.users
+            self.z, self.left = None, self.users
         return z
 
 
@@ -129,7 +133,10 @@ def by_pieces(f: Callable[..., Tensor], width: int, *x: Tensor) -> Tensor:
     Args:
         width: channels of the widest tensor inside.
     """
-    size = max(1, PIECE // width) if x[0].device.type == "cpu" else x[0].numel()
+    # other devices have other caches; gradients of pieces would be summed in half precision
+    if not worth(x[0]) or not x[0].is_cpu or x[0].dtype in HALF or autocasts("cpu"):
+        return f(0, *x)
+    size = max(1, PIECE // width)
     pieces = zip(*(t.flatten(0, -2).split(size) for t in x), strict=True)
     y = torch.cat([f(n * size, *piece) for n, piece in enumerate(pieces)])
     return y.view(*x[0].shape[:-1], -1)

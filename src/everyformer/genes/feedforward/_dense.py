@@ -43,7 +43,7 @@ class Dense(FeedForward):
     @final
     def build(self, width: int) -> None:
         o = self.options
-        hidden = rounded_share(width, o.expansion, "expansion")
+        self.channels = hidden = rounded_share(width, o.expansion, "expansion")
         bias = o.feedforward_bias
         self.gate = nn.Linear(width, hidden, bias=bias) if self.gated else None
         self.up = nn.Linear(width, hidden, bias=bias)
@@ -70,7 +70,7 @@ class Dense(FeedForward):
         rate = self.dropout if self.training else 0.0
         if not worth(x) or (rate > 0 and not turns(x, rate)):
             return self.down(drop(self._activated(*self._hidden(x)), rate, True))
-        channels = self.up.out_features
+        channels = self.channels
         dropped = drawn(x.numel() // x.shape[-1] * channels, rate) if rate else None
 
         def rows(n: int, x: Tensor) -> Tensor:

@@ -10,7 +10,6 @@ Letters: B batch, H heads, L queries, S keys, D channels of a head, M features.
 """
 
 import math
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal
@@ -30,7 +29,7 @@ from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import ContextSums, KernelState
 from everyformer.engines.projections import Rotary, identity
 from everyformer.engines.ranges import widened
-from everyformer.engines.remade import remade, worth
+from everyformer.engines.remade import remade
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.genes.mixers.base import HeadMixer, Rows
 
@@ -160,11 +159,11 @@ class KernelAttention(HeadMixer):
             self._record((features, keys), (padding_mask, level, gate))
             record(self, "exact", lambda: self._exact(q, k, padding_mask, gates))
         if not self.causal:
-            with remade(features, keys) if worth(v) else nullcontext():
+            with remade(features, keys):
                 y = ask(features, read_all(keys, v, padding_mask, level), self.guard, v.dtype)
             return MixerOutput(self.merge(y), None, {})
         assert state is None or isinstance(state, KernelState)
-        with remade(features, keys) if worth(v) else nullcontext():
+        with remade(features, keys):
             y, after = kernel_attention(
                 features, keys, v,
                 padding_mask=padding_mask, level=level, gate=gate, state=state, guard=self.guard,
