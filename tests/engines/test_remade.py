@@ -152,7 +152,7 @@ def test_half_precision_learns_as_it_does_when_all_is_kept(eager, member):
 @pytest.mark.parametrize("autocast", [True, False])
 def test_sums_over_rows_are_not_taken_in_half_precision(eager, autocast):
     layer = feedforward("gelu")
-    x = torch.rand(1, 4000, 4, dtype=torch.float64) + 1
+    x = (torch.rand(1, 4000, 4, dtype=torch.float64) + 1).requires_grad_()
     [exact] = torch.autograd.grad(layer(x)[0].sum(), layer.down.weight)
     layer, x = (layer.float(), x.float()) if autocast else (layer.bfloat16(), x.bfloat16())
     with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
