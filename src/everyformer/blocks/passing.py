@@ -147,6 +147,8 @@ class StackRun:
         # the compiler repeats by itself and takes no such contexts
         if not torch.compiler.is_compiling():
             inputs["context_fn"] = recomputed
+            # what a norm made the stream of would be kept with it
+            getattr(stream, "__dict__", {}).pop("made_of", None)
         again: LayerOutput = checkpoint(block, stream, use_reentrant=False, **inputs)
         return again
 

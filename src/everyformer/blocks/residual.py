@@ -18,6 +18,7 @@ from everyformer.core.panels import Recorded
 from everyformer.core.returned import check_joined
 from everyformer.core.subset import TokenSubset
 from everyformer.core.trials import Trials
+from everyformer.engines.remade import remade
 
 Part = Literal["mixer", "cross", "feedforward"]
 Norm = Callable[[Tensor], Tensor]
@@ -95,7 +96,9 @@ class Residual:
         chosen: TokenSubset | None = None,
     ) -> tuple[Stream, LayerOutput]:
         """One sub-layer; with ``chosen`` tokens ``f`` reads all and answers for these."""
-        out = f(self.read(stream, around))
+        x = self.read(stream, around)
+        with remade(x):
+            out = f(x)
         stream = stream if chosen is None else self.pick(stream, chosen)
         after = self.join(stream, out.y, around)
         check_joined(self, after, stream)

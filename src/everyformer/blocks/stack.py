@@ -30,6 +30,7 @@ from everyformer.core.shared import advanced, sharing
 from everyformer.core.state import StackState, State, in_step
 from everyformer.core.taps import Tap
 from everyformer.core.wording import join_names
+from everyformer.engines.remade import noted
 from sequence_laws.foreign import source
 
 
@@ -126,7 +127,7 @@ class Stack(nn.Module):
             padding_mask = None if run.mask is None else run.mask.padding_mask
             num_tokens = advanced(state.num_tokens, x.shape[1], padding_mask)
             after = StackState(num_tokens=num_tokens, layers=tuple(run.states), pending=run.pending)
-        y = self.norm(self.residual.close(stream))
+        y = noted(self.norm, self.residual.close(stream))
         inside = {text: self._tapped(run, tap)[:, prefix:] for text, tap in places.items()}
         return StackOutput(y[:, prefix:] if prefix else y, after, run.losses, inside)
 

@@ -16,6 +16,7 @@ and turns the wheel again. Other devices take torch's function: there numbers ar
 are used.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -42,8 +43,7 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     Args:
         rate: from 0 to 1.
     """
-    turned = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
-    if not turned or leaves_torch():
+    if not turns(x, rate):
         return F.dropout(x, rate)
     place = draw(P)
     if torch.compiler.is_compiling():
@@ -52,14 +52,33 @@ def dropout(x: Tensor, rate: float) -> Tensor:
     return _times(x, place, rate)
 
 
+def turns(x: Tensor, rate: float) -> bool:
+    """True if `dropout` of ``x`` turns a wheel."""
+    on_wheel = x.device.type == "cpu" and x.is_floating_point() and 0 < rate < 1
+    return on_wheel and not leaves_torch()
+
+
+def drawn(size: int, rate: float) -> Callable[[Tensor, int], Tensor]:
+    """`dropout` of a tensor of ``size`` entries whose numbers are drawn now, for pieces of it and
+    more than once: of a piece and its first entry."""
+    numbers = draw(P).tolist()
+    first = before(size, numbers)
+    return lambda x, entry: _from(x, numbers[0], first + entry, rate)
+
+
 def _times(x: Tensor, place: Tensor, rate: float) -> Tensor:
     """``x`` times the wheel from ``place`` on, as `draw` gave it."""
-    count, numbers = x.numel(), place.tolist()
-    part, at = divmod(before(count, numbers), P)
+    numbers = place.tolist()
+    return _from(x, numbers[0], before(x.numel(), numbers), rate)
+
+
+def _from(x: Tensor, place: int, entry: int, rate: float) -> Tensor:
+    """``x`` times the wheel, which turned to ``place`` for entry 0, from an ``entry`` on."""
+    count, (part, at) = x.numel(), divmod(entry, P)
     if at + count <= P:
-        start = _start(numbers[0], part) + at
+        start = _start(place, part) + at
         return x * wheel(rate, x.dtype)[start : start + count].view(x.shape)
-    y: Tensor = _InParts.apply(x, numbers[0], part, at, rate)
+    y: Tensor = _InParts.apply(x, place, part, at, rate)
     return y
 
 

@@ -29,6 +29,7 @@ from everyformer.core.mask import Mask, runs_of
 from everyformer.core.outputs import Losses, ModelOutput, add_losses
 from everyformer.core.state import StackState
 from everyformer.core.subset import gather_rows, order_of_real
+from everyformer.engines.remade import remade
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.retrieval import RETRIEVAL
 from everyformer.models.base import Model
@@ -174,7 +175,8 @@ def predict(
     logits are made again in the backward pass; the logits are then those of no token (B, 0, V).
     """
     if config.loss_chunk is None or targets is None or not training:
-        logits = head(y)
+        with remade(y):
+            logits = head(y)
         return logits, *total_loss(logits, targets, terms, config)
 
     def piece(part: Tensor, goals: Tensor) -> Tensor:

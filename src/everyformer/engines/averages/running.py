@@ -109,10 +109,10 @@ def backward_scan(k: Tensor, v: Tensor, lse: Tensor, g: Tensor, c: Tensor) -> tu
 
     With p_{t,t'} = exp(K_t' - lse_t):  dV_t' = sum_t p g_t  and  dK_t' = V_t' dV_t' + sum_t p c_t.
     """
-    length, lse = k.shape[1], lse.clamp(min=torch.finfo(lse.dtype).min)
     level, dv, dweight = _chunks(lse), _chunks(g, 0.0), _chunks(c, 0.0)
+    level.clamp_(min=torch.finfo(lse.dtype).min)
     _scan(level, dv, dweight, back=True)
-    dv, dweight = (t.flatten(1, 2)[:, :length] for t in (dv, dweight))
+    lse, dv, dweight = (t.flatten(1, 2)[:, : k.shape[1]] for t in (level, dv, dweight))
     p = torch.sub(k, lse).exp_()
     dv.mul_(p)
     return key_gradient(v, p, dv, dweight), dv

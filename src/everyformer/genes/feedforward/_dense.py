@@ -20,6 +20,8 @@ from everyformer.blocks.parts import activate, drop, start
 from everyformer.core.bounds import Affects, Count, rounded_share
 from everyformer.core.mask import Mask
 from everyformer.core.state import State
+from everyformer.engines.dropout import drawn, turns
+from everyformer.engines.remade import by_pieces, read, worth
 from everyformer.genes.feedforward import FEEDFORWARDS, FeedForwardOptions
 
 
@@ -41,7 +43,7 @@ class Dense(FeedForward):
     @final
     def build(self, width: int) -> None:
         o = self.options
-        hidden = rounded_share(width, o.expansion, "expansion")
+        self.channels = hidden = rounded_share(width, o.expansion, "expansion")
         bias = o.feedforward_bias
         self.gate = nn.Linear(width, hidden, bias=bias) if self.gated else None
         self.up = nn.Linear(width, hidden, bias=bias)
@@ -65,12 +67,27 @@ class Dense(FeedForward):
         return torch.cat(parts, 1), None
 
     def _whole(self, x: Tensor) -> Tensor:
-        h = self.up(x)
-        if self.gate is None:
-            h = activate(h, self.activation)
-        else:
-            h = activate(self.gate(x), self.activation) * h
-        return self.down(drop(h, self.dropout, self.training))
+        rate = self.dropout if self.training else 0.0
+        if not worth(x) or (rate > 0 and not turns(x, rate)):
+            return self.down(drop(self._activated(*self._hidden(x)), rate, True))
+        channels = self.channels
+        dropped = drawn(x.numel() // x.shape[-1] * channels, rate) if rate else None
+
+        def rows(n: int, x: Tensor) -> Tensor:
+            def activated(*hidden: Tensor) -> Tensor:
+                h = self._activated(*hidden)
+                return h if dropped is None else dropped(h, n * channels)
+
+            return read(self.down, activated, *self._hidden(x))
+
+        return by_pieces(rows, channels, x)
+
+    def _hidden(self, x: Tensor) -> tuple[Tensor, ...]:
+        return (self.up(x),) if self.gate is None else (self.gate(x), self.up(x))
+
+    def _activated(self, h: Tensor, gated: Tensor | None = None) -> Tensor:
+        h = activate(h, self.activation)
+        return h if gated is None else h * gated
 
 
 @FEEDFORWARDS.register("gelu")

@@ -26,6 +26,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.ranges import full_precision, widened
+from everyformer.engines.remade import by_pieces, read
 from everyformer.engines.rows import next_window
 from everyformer.genes.mixers.base import Rows, StreamingMixer, rows_of
 
@@ -303,7 +304,11 @@ class AttentionFree(StreamingMixer):
                 self.show(k, rows)
         else:
             average, after = self.resume(k, v, rows.padding_mask, state)
-        return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
+        q = _GATES[self.options.gate](q)
+        y = by_pieces(
+            lambda _, *z: read(self.out, torch.mul, *z), self.width, q, average.to(q.dtype)
+        )
+        return MixerOutput(y, after, {})
 
     def text_reference(self, text: Rows) -> Tensor:
         heads = (project(text.x) for project in (self.query, self.key, self.value))

@@ -29,6 +29,7 @@ from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import ContextSums, KernelState
 from everyformer.engines.projections import Rotary, identity
 from everyformer.engines.ranges import widened
+from everyformer.engines.remade import remade
 from everyformer.engines.softmax.visibility import visibility
 from everyformer.genes.mixers.base import HeadMixer, Rows
 
@@ -158,14 +159,16 @@ class KernelAttention(HeadMixer):
             self._record((features, keys), (padding_mask, level, gate))
             record(self, "exact", lambda: self._exact(q, k, padding_mask, gates))
         if not self.causal:
-            y = ask(features, read_all(keys, v, padding_mask, level), self.guard, v.dtype)
+            with remade(features, keys):
+                y = ask(features, read_all(keys, v, padding_mask, level), self.guard, v.dtype)
             return MixerOutput(self.merge(y), None, {})
         assert state is None or isinstance(state, KernelState)
-        y, after = kernel_attention(
-            features, keys, v,
-            padding_mask=padding_mask, level=level, gate=gate, state=state, guard=self.guard,
-            feature_map=by,
-        )  # fmt: skip
+        with remade(features, keys):
+            y, after = kernel_attention(
+                features, keys, v,
+                padding_mask=padding_mask, level=level, gate=gate, state=state, guard=self.guard,
+                feature_map=by,
+            )  # fmt: skip
         return MixerOutput(self.merge(y), None if state is None else after, {})
 
     def text_reference(self, text: Rows) -> Tensor:

@@ -29,6 +29,7 @@ from everyformer.engines.kernel.denominators import POSITIVE, Denominator
 from everyformer.engines.kernel.sums import KernelState
 from everyformer.engines.operators import exported_as
 from everyformer.engines.ranges import fake, full_precision, widened
+from everyformer.engines.remade import noted
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import (
     KernelAttention,
@@ -133,13 +134,14 @@ def _(x: Tensor) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(output)
-    ctx.dtype = inputs[0].dtype
+    ctx.save_for_backward(inputs[0])
 
 
 def _differentiate(ctx: Any, grad: Tensor) -> Tensor:
-    """The slope is e^x = phi below 0, and 1 above, where phi is larger."""
-    return (ctx.saved_tensors[0].clamp(max=1) * grad).to(ctx.dtype)
+    """The slope is e^x below 0, and 1 above."""
+    x = ctx.saved_tensors[0]
+    slope: Tensor = torch.ops.aten.elu_backward(grad, 1, 1, 1, False, widened(x))
+    return slope.to(x.dtype)
 
 
 elu_features.register_autograd(_differentiate, setup_context=_save)
@@ -184,7 +186,7 @@ class Linear(KernelAttention):
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         with full_precision(q):
-            return elu_features(q)
+            return noted(elu_features, q)
 
     def key_features(self, k: Tensor, drawn: Tensor | None) -> Keys:
         return self.query_features(k, drawn), None

@@ -35,6 +35,7 @@ from everyformer.blocks.residual import Around, SingleStream
 from everyformer.core.bounds import Affects, Real, Unless
 from everyformer.core.config import Options
 from everyformer.core.trials import Trials
+from everyformer.engines.remade import noted
 from everyformer.genes.residuals import RESIDUALS
 from everyformer.genes.residuals._gates import GATES, Gate
 
@@ -75,7 +76,7 @@ class Gated(SingleStream):
         return None if gate is None else gate(width, self.options.gate_bias)
 
     def read(self, stream: Tensor, around: Around) -> Tensor:
-        return around.norm(stream)
+        return noted(around.norm, stream)
 
     def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
         y = F.relu(y) if self.options.relu else y

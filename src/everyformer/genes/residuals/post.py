@@ -6,6 +6,7 @@ Source: Vaswani et al. 2017, arXiv 1706.03762, section 3.1.
 from torch import Tensor
 
 from everyformer.blocks.residual import Around, SingleStream
+from everyformer.engines.remade import noted
 from everyformer.genes.residuals import RESIDUALS
 
 
@@ -20,4 +21,4 @@ class PostNorm(SingleStream):
         return stream
 
     def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
-        return around.norm(stream + y)
+        return noted(around.norm, stream + y)

@@ -6,6 +6,7 @@ Source: Xiong et al. 2020, arXiv 2002.04745 (as in GPT-2, Radford et al. 2019).
 from torch import Tensor
 
 from everyformer.blocks.residual import Around, SingleStream
+from everyformer.engines.remade import noted
 from everyformer.genes.residuals import RESIDUALS
 
 
@@ -16,7 +17,7 @@ class PreNorm(SingleStream):
     name = "pre"
 
     def read(self, stream: Tensor, around: Around) -> Tensor:
-        return around.norm(stream)
+        return noted(around.norm, stream)
 
     def join(self, stream: Tensor, y: Tensor, around: Around) -> Tensor:
         return stream + y
