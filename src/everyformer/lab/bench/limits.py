@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from everyformer.core.dispatch import watched
 from everyformer.core.wording import pluralise
 from everyformer.lab.bench.timing import seconds_of
+from sequence_laws.flops import count_flops
 from sequence_laws.operations import Counter
 
 BEGIN = 2e-6
@@ -58,13 +58,12 @@ def account(
         seconds: a token took. outside: of these, beside the model.
         spared: bytes that ``step`` reads, but what ran did not.
     """
-    with torch.inference_mode():
-        with Counter() as counted, watched() as ways:
-            step()
-        with FlopCounterMode(display=False) as flops:
-            step()
+    with torch.inference_mode(), Counter() as counted, watched() as ways:
+        step()
+    with torch.no_grad():
+        flops = count_flops(step)
     counted.read -= spared
-    found = causes(counted, device, flops.get_total_flops(), compiled)
+    found = causes(counted, device, flops, compiled)
     rest = {name: cost / tokens for name, cost in found.items()}
     cause = max(rest, key=lambda name: rest[name])
     least = rest.pop(cause)
