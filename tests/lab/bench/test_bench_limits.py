@@ -1,4 +1,4 @@
-"""What ran is told with its time, the share of its limit, and the largest part of the rest."""
+"""The engine that ran is told with its time, the share of its limit, and the largest part of the rest."""
 
 import pytest
 import torch

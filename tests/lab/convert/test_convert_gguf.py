@@ -62,7 +62,7 @@ def made(member: str, width: int = 16, heads: int = 4, layers: int = 2, **option
 
 
 def written(folder: Path, model: Model, tokenizer: Tokenizer | None = None) -> tuple[Any, Any, Any]:
-    """What a reader finds: tensors, their types, numbers and texts."""
+    """A reader finds tensors, their types, numbers and texts."""
     report = export_gguf(model, folder / "model.gguf", tokenizer)
     assert [path.name for path in folder.iterdir()] == ["model.gguf"]
     reader = gguf.GGUFReader(folder / "model.gguf")

@@ -36,7 +36,7 @@ def least_seconds(counted: Counter, device: str) -> float:
 def causes(
     counted: Counter, device: str, flops: int = 0, compiled: bool = False
 ) -> dict[str, float]:
-    """What makes a limit, and the seconds of each; of a ``compiled`` program without beginnings."""
+    """Causes of a limit, and the seconds of each; of a ``compiled`` program without beginnings."""
     speed, found = bandwidth(device), dict[str, float]()
     found[f"{counted.read / 1e6:.3g} MB at {speed / 1e9:.3g} GB/s"] = counted.read / speed
     if flops:
@@ -51,7 +51,7 @@ def account(
     step: Callable[[], Any], seconds: float, *, tokens: int = 1, outside: float = 0.0,
     compiled: bool = False, spared: int = 0, device: str = "cpu",
 ) -> str:  # fmt: skip
-    """What ran, the time of a token, the share of its limit, and the largest part of the rest.
+    """The engine that ran, the time of a token, the share of its limit, and the largest part of the rest.
 
     Args:
         step: does the work of as many ``tokens`` once more, without a compiler, to be counted.
