@@ -1,4 +1,4 @@
-"""Results that are made again in the backward pass: gradients of the plain form, and what is kept."""
+"""Results made again in the backward pass: gradients of the plain form, and what is kept."""
 
 import weakref
 from contextlib import contextmanager, nullcontext
@@ -172,7 +172,7 @@ def test_sums_over_rows_are_not_taken_in_half_precision(eager, autocast):
 )
 def test_a_step_keeps_streams_hidden_channels_and_what_mixers_average(member, inside):
     torch.manual_seed(0)
-    layers, width, length, vocabulary = 2, 64, 2**15, 16
+    layers, width, length, vocabulary = 2, 64, 2**13, 16
     model = ef.create_model(
         member, "lm", width=width, heads=2, layers=layers, vocabulary=vocabulary, position=None
     )

@@ -28,22 +28,22 @@ PIECE = 2**18
 NOTHING = nullcontext()
 
 
-def worth(x: Tensor, least: int | None = None) -> bool:
-    """True if ``x`` is large (default: of `LEAST` entries) and what is made of it would be kept for a backward pass."""
+def worth(x: Tensor) -> bool:
+    """True if ``x`` is large and what is made of it would be kept for a backward pass."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and type(x) is Tensor
-        and x.numel() >= (LEAST if least is None else least)
+        and x.numel() >= LEAST
         and x.requires_grad
         and not torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     )
 
 
-def noted(f: Callable[..., Tensor], *x: Tensor, least: int | None = None) -> Tensor:
-    """``f(*x)``, a new tensor, for `remade`, if it is large; ``f`` gives the same at each call."""
+def noted(f: Callable[..., Tensor], *x: Tensor) -> Tensor:
+    """``f(*x)``, a new tensor, for `remade`; ``f`` gives the same whenever it is called."""
     z = f(*x)
-    if worth(z, least):
+    if worth(z):
         z.made_of = f, x  # type: ignore[attr-defined]
     return z
 
@@ -51,7 +51,7 @@ def noted(f: Callable[..., Tensor], *x: Tensor, least: int | None = None) -> Ten
 def remade(*made: Tensor) -> AbstractContextManager[Any]:
     """A block in which none of these `noted` tensors is kept, nor a view of one, but what it was
     made of; of other tensors nothing changes."""
-    if not worth(made[0], 1) or not hasattr(made[0], "made_of"):
+    if not worth(made[0]):
         return NOTHING
     others = torch._C._autograd._top_saved_tensors_default_hooks(False)
     keep, give = (_keep, _give) if others is None else others
@@ -122,7 +122,7 @@ def _give(kept: tuple[Tensor, int]) -> Tensor:
 
 def read(layer: Callable[[Tensor], Tensor], f: Callable[..., Tensor], *x: Tensor) -> Tensor:
     """``layer(f(*x))``, of which ``x`` is kept, not what the layer reads."""
-    z = noted(f, *x, least=1)
+    z = noted(f, *x)
     with remade(z):
         return layer(z)
 
@@ -134,7 +134,7 @@ def by_pieces(f: Callable[..., Tensor], width: int, *x: Tensor) -> Tensor:
         width: channels of the widest tensor inside.
     """
     # other devices have other caches; gradients of pieces would be summed in half precision
-    if not x[0].is_cpu or x[0].dtype in HALF or autocasts("cpu"):
+    if not worth(x[0]) or not x[0].is_cpu or x[0].dtype in HALF or autocasts("cpu"):
         return f(0, *x)
     size = max(1, PIECE // width)
     pieces = zip(*(t.flatten(0, -2).split(size) for t in x), strict=True)

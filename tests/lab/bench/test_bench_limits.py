@@ -1,4 +1,4 @@
-"""The engine that ran is told with its time, the share of its limit, and the largest part of the rest."""
+"""An account tells the engine, the time, the share of its limit, the largest part of the rest."""
 
 import pytest
 import torch

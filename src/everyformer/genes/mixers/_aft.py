@@ -26,7 +26,7 @@ from everyformer.core.state import State, state
 from everyformer.core.trace import record, tracing
 from everyformer.engines.averages.running import total_average
 from everyformer.engines.ranges import full_precision, widened
-from everyformer.engines.remade import by_pieces, read, worth
+from everyformer.engines.remade import by_pieces, read
 from everyformer.engines.rows import next_window
 from everyformer.genes.mixers.base import Rows, StreamingMixer, rows_of
 
@@ -304,10 +304,10 @@ class AttentionFree(StreamingMixer):
                 self.show(k, rows)
         else:
             average, after = self.resume(k, v, rows.padding_mask, state)
-        if not worth(q):
-            return MixerOutput(self.out(gated(self.options.gate, q, average)), after, {})
-        factors = _GATES[self.options.gate](q), average.to(q.dtype)
-        y = by_pieces(lambda _, *rows: read(self.out, torch.mul, *rows), self.width, *factors)
+        q = _GATES[self.options.gate](q)
+        y = by_pieces(
+            lambda _, *z: read(self.out, torch.mul, *z), self.width, q, average.to(q.dtype)
+        )
         return MixerOutput(y, after, {})
 
     def text_reference(self, text: Rows) -> Tensor:

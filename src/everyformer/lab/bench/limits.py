@@ -51,7 +51,7 @@ def account(
     step: Callable[[], Any], seconds: float, *, tokens: int = 1, outside: float = 0.0,
     compiled: bool = False, spared: int = 0, device: str = "cpu",
 ) -> str:  # fmt: skip
-    """The engine that ran, the time of a token, the share of its limit, and the largest part of the rest.
+    """Engine, time of a token, share of its limit, and the largest part of the rest, in a line.
 
     Args:
         step: does the work of as many ``tokens`` once more, without a compiler, to be counted.
