@@ -207,11 +207,12 @@ def _program(model: Model) -> torch.export.ExportedProgram:
 
 def _stream(model: Model) -> tuple[torch.export.ExportedProgram, list[str]]:
     """Likewise with a state, what grows in it left open too; and names of the state's tensors."""
-    inputs: dict[str, Any] = _inputs(model, 3, 5)
+    longest = model.longest
+    inputs: dict[str, Any] = _inputs(model, 3, 5 if longest is None else min(5, longest // 2))
     opens = example(model, 3)
     free, batch = torch.export.Dim.DYNAMIC, torch.export.Dim("batch", min=1)
     # what fits into tables depends on the past
-    length = torch.export.Dim("length", min=1) if model.longest is None else free
+    length = torch.export.Dim("length", min=1) if longest is None else free
     shapes: dict[str, Any] = {name: {0: batch, 1: length} for name in inputs}
     inputs["state"] = state = opens.tensors()
     shapes["state"] = {name: {0: batch} | dict.fromkeys(opens.grows[name], free) for name in state}
@@ -298,17 +299,7 @@ def _compare(model: Model, path: Path) -> float:
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     # its errors have no common base
     except Exception as error:
-        kind = next(model.parameters()).dtype
-        mend = "export model.float()" if kind in HALF else "export it with export_program"
-        if "LinearAttention" in str(error) or "opset" in str(error):
-            mend = (
-                "it is too old for opset 27, so install onnxruntime 1.32 or later, or give "
-                "operators='onnxruntime'"
-            )
-        raise UnsupportedError(
-            f"onnxruntime cannot run this model in {str(kind).removeprefix('torch.')}, so that no "
-            f"one could compare it with ours: {mend} ({str(error).splitlines()[0]})"
-        ) from error
+        raise _not_run(model, error) from error
 
     def run(inputs: dict[str, Tensor]) -> Tensor:
         fed = {name: value.cpu().numpy() for name, value in inputs.items()}
@@ -326,9 +317,29 @@ def _compare(model: Model, path: Path) -> float:
         return torch.cat(logits, 1)
 
     names = [given.name for given in session.get_inputs()]
-    if any(name.startswith(STATE) for name in names):
-        return _difference(model, stream, "onnxruntime, in pieces,")
-    return _difference(model, run, "onnxruntime")
+    try:
+        if any(name.startswith(STATE) for name in names):
+            return _difference(model, stream, "onnxruntime, in pieces,")
+        return _difference(model, run, "onnxruntime")
+    except EveryformerError:
+        raise
+    except Exception as error:
+        raise _not_run(model, error) from error
+
+
+def _not_run(model: Model, error: Exception) -> UnsupportedError:
+    """Refusal of a file that onnxruntime does not run."""
+    kind = next(model.parameters()).dtype
+    mend = "export model.float()" if kind in HALF else "export it with export_program"
+    if "LinearAttention" in str(error) or "opset" in str(error):
+        mend = (
+            "it is too old for opset 27, so install onnxruntime 1.32 or later, or give "
+            "operators='onnxruntime'"
+        )
+    return UnsupportedError(
+        f"onnxruntime cannot run this model in {str(kind).removeprefix('torch.')}, so that no "
+        f"one could compare it with ours: {mend} ({str(error).splitlines()[0]})"
+    )
 
 
 @torch.no_grad()

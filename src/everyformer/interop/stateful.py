@@ -15,7 +15,7 @@ from everyformer.models.base import Model
 STATE = "state."
 """what inputs begin with that are tensors of a state"""
 PAST = 7
-"""tokens of the example's past"""
+"""tokens of the example's past, at most: half of what fits into a model's tables"""
 
 
 class Stream(nn.Module):
@@ -47,7 +47,7 @@ class Example(NamedTuple):
 
     stream: Stream
     after: dict[str, Tensor]
-    """each tensor of the state after `PAST` tokens"""
+    """each tensor of the state after some tokens"""
     grows: dict[str, list[int]]
     """dimensions of each that were smaller before"""
 
@@ -61,7 +61,8 @@ class Example(NamedTuple):
 def example(model: Model, batch: int) -> Example:
     """The program of a model that continues texts, and a state of ``batch`` rows."""
     began, like = named_tensors(start_state(model, batch)), next(model.parameters())
-    tokens = torch.zeros(batch, PAST, dtype=torch.long, device=like.device)
+    past = PAST if model.longest is None else min(PAST, model.longest // 2)
+    tokens = torch.zeros(batch, past, dtype=torch.long, device=like.device)
     mask = Mask(padding_mask=torch.ones_like(tokens, dtype=torch.bool))
     # continued without flags, of which layers share those that they make
     read = in_step(model(tokens, mask=mask, state=model.init_state(batch)).state)
