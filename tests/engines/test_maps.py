@@ -16,8 +16,9 @@ from helpers import close, covering, draw, saved_bytes
 from sequence_laws.flops import count_flops
 
 B, H, D, M = 2, 3, 4, 6
-MAPS = {"positive": 1, "hyperbolic": H}
-"""rows of each map's W: one for all heads, or one each"""
+MAPS = {"elu": 0, "positive": 1, "hyperbolic": H}
+"""heads of each map's W: none, one for all, or one each"""
+DRAWN = ["positive", "hyperbolic"]
 
 
 @pytest.fixture(autouse=True)
@@ -35,14 +36,14 @@ def given(name, length, *, levels=False, gates=False):
         tensors["gate"] = F.logsigmoid(2 * draw(B, H, length, seed=5))
     for t in tensors.values():
         t.requires_grad_()
-    return tensors, SegmentMap(draw(MAPS[name], M, D, seed=6), name == "hyperbolic")
+    return tensors, SegmentMap(draw(heads, M, D, seed=6) if (heads := MAPS[name]) else None, name)
 
 
 def outside(tensors, by, padding_mask=None, state=None):
     """`kernel_attention` on features of the whole text."""
     (q, _), (k, own) = (made(by, tensors[n]) for n in "qk")
     level = tensors.get("level")
-    level = own if level is None else level + own
+    level = level if own is None else own if level is None else level + own
     named = {"padding_mask": padding_mask, "gate": tensors.get("gate"), "state": state}
     return kernel_attention(q, k, tensors["v"], level=level, **named)
 
@@ -99,7 +100,7 @@ def test_one_token_after_another_is_mapped_too(name, levels):
 def test_the_operator_keeps_its_promises():
     tensors, by = given("hyperbolic", 70)
     like = {"device": "cpu", "dtype": torch.float64}
-    empty = KernelState.empty((B, H), by.features, D, True, **like)
+    empty = KernelState.empty((B, H), by.features(D), D, True, **like)
     arguments = (*tensors.values(), None, None, None, empty.sums, empty.level, *POSITIVE, *by)
     torch.library.opcheck(torch.ops.everyformer.kernel_attention, arguments)
 
@@ -114,18 +115,26 @@ def test_rows_that_are_learned_get_their_gradient():
     assert bool(found[0].any())
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", DRAWN)
 def test_no_features_are_kept_for_the_backward_pass(name, monkeypatch):
     monkeypatch.setattr(chunks, "BUDGET", 2**16)
     tensors, by = given(name, 640)
 
     def run(rows):
-        return lambda: inside(tensors, SegmentMap(rows, by.hyperbolic))[0]
+        return lambda: inside(tensors, SegmentMap(rows, by.kind))[0]
 
     kept = [saved_bytes(run(draw(1, m, D))) for m in (M, 10 * M)]
     # rows and the two states at the ends of the segment, of ten times as many features
-    more = 9 * by.features * (D + 2 * 2 * B * H * (D + 1)) * 8
+    more = 9 * by.features(D) * (D + 2 * 2 * B * H * (D + 1)) * 8
     assert kept[1] - kept[0] <= more < B * H * 640 * M * 8
+
+
+def test_features_of_elu_are_not_kept_either(monkeypatch):
+    monkeypatch.setattr(chunks, "BUDGET", 2**16)
+    tensors, by = given("elu", 640)
+    # what was given, averages with their denominators, and the states at both ends
+    most = 4 * B * H * 640 * D + B * H * 640 + 2 * 2 * B * H * D * (D + 1)
+    assert saved_bytes(lambda: inside(tensors, by)[0]) <= 8 * most
 
 
 @pytest.mark.parametrize("name", MAPS)
@@ -138,5 +147,5 @@ def test_operations_are_counted_as_those_of_maps_before(name):
         counts.append((forward, both - forward))
     assert counts[0][0] == counts[1][0]
     # W x again
-    products = 2 * 2 * B * H * 128 * M * D
+    products = 2 * 2 * B * H * 128 * M * D if MAPS[name] else 0
     assert counts[1][1] - counts[0][1] == products

@@ -165,14 +165,11 @@ def soft_band(
 def kernel_attention(
     q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
-    rows: Tensor | None, hyperbolic: bool,
+    _rows: Tensor | None, _map_kind: str,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """A state from chunk to chunk, products of pairs inside of one."""
+    """A state from chunk to chunk, products of pairs inside of one; features were made."""
     guard, length = Denominator(kind, eps), v.shape[2]  # type: ignore[arg-type]
     values = F.pad(widened(v), (0, 1), value=1.0)
-    if rows is not None:
-        q, (k, own) = _mapped(q, rows, hyperbolic)[0], _mapped(k, rows, hyperbolic)
-        level = own if level is None else level + own
     if padding_mask is not None:
         values = values.masked_fill(~padding_mask[:, None, :, None], 0)
     none = sums.new_empty(0)
@@ -276,16 +273,6 @@ def _recurrent_average(k: Tensor, v: Tensor) -> Sums:
     y, _ = _recurrent(one, weights[..., None], values, first, decay)
     y = y.unflatten(2, (heads, keys))
     return tops.transpose(1, 2).unflatten(2, (heads, keys)), y[..., -1], y[..., :-1].flatten(3)
-
-
-def _mapped(x: Tensor, rows: Tensor, hyperbolic: bool) -> tuple[Tensor, Tensor]:
-    """Features and levels by the map of `everyformer.engines.kernel.maps`."""
-    x = widened(x)
-    logs = x @ rows.to(x.dtype).mT
-    logs = torch.cat([logs, -logs], -1) if hyperbolic else logs
-    top = logs.amax(-1, keepdim=True)
-    features = (logs - top - 0.5 * math.log(logs.shape[-1])).exp()
-    return features, top[..., 0] - 0.5 * x.square().sum(-1)
 
 
 _NOTHING = -math.inf, 0.0, 0.0

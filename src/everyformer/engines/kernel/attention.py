@@ -14,7 +14,7 @@ Cost: O(L (C (M + D_v) + M D_v)), C tokens a chunk (`kernel_chunks`); state M (D
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ from everyformer.engines.kernel.chunks import (
 )
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divided, fixed
 from everyformer.engines.kernel.features import made
-from everyformer.engines.kernel.maps import SegmentMap
+from everyformer.engines.kernel.maps import Kind, SegmentMap
 from everyformer.engines.kernel.sums import KernelState
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
@@ -66,12 +66,14 @@ def kernel_attention(
         guard: of the denominators.
         feature_map: of queries and keys, which is made segment by segment; None: they are features.
     """
-    if feature_map is not None and (k.is_cuda or q.shape[2] == 1 or feature_map.rows.requires_grad):
+    rows = None if feature_map is None else feature_map.rows
+    learned = rows is not None and rows.requires_grad
+    if feature_map is not None and (k.is_cuda or q.shape[2] == 1 or learned):
         # kernels read features, and rows get no gradient inside
         q, (k, level) = made(feature_map, q)[0], _with_levels(feature_map, k, level)
         feature_map = None
-    count = k.shape[3] if feature_map is None else feature_map.features
-    levels = level is not None or gate is not None or feature_map is not None
+    count = k.shape[3] if feature_map is None else feature_map.features(k.shape[3])
+    levels = level is not None or gate is not None or rows is not None
     if levels and not (guard.kind == "signed" or guard == POSITIVE):
         raise ConfigError(
             f"the denominators of keys with levels or gates are known up to a factor, so {guard} "
@@ -92,7 +94,7 @@ def kernel_attention(
     if not leaves_torch() and q.shape[2] == 1:
         y, sums, top = _one_token(Inputs(q, k, v, padding_mask, level, gate), state, guard)
     else:
-        of_map = feature_map or (None, False)
+        of_map = feature_map or (None, "")
         y, _, sums, top, _, _ = _kernel_attention(
             q,
             k,
@@ -115,7 +117,7 @@ def kernel_attention(
 def _with_levels(by: SegmentMap, k: Tensor, level: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Features of all keys, and their levels added to those given."""
     features, own = made(by, k)
-    return features, own if level is None else level + own
+    return features, level if own is None else own if level is None else level + own
 
 
 def read_all(
@@ -191,14 +193,14 @@ def _rows(part: Tensor, like: Tensor, start: int, stop: int) -> Tensor:
 def _attend(
     q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, sums: Tensor, top: Tensor | None, kind: str, eps: float,
-    rows: Tensor | None, hyperbolic: bool,
+    rows: Tensor | None, map_kind: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """y (B, L, H, D_v), its denominators, the state after, and the states where segments meet.
 
     The last of those is the state after once more: a number that is never 1 leaves graphs open.
     """
     (batch, heads, length, values), guard = v.shape, Denominator(kind, eps)  # type: ignore[arg-type]
-    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, hyperbolic))
+    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, map_kind))
     carried = Carried(sums.flatten(0, 1), None if top is None else top.flatten())
     y = v.new_empty(batch, length, heads, values)
     totals = sums.new_empty(batch, length, heads, 1)
@@ -226,14 +228,14 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, padding_mask: Tensor | None, level: Tensor | None,
     gate: Tensor | None, y: Tensor, totals: Tensor, after: Tensor, starts: Tensor, tops: Tensor,
     grad_y: Tensor, grad_after: Tensor | None, kind: str, eps: float, rows: Tensor | None,
-    hyperbolic: bool,
+    map_kind: str,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Gradients of q, k, v, levels, gates and of the sums before.
 
     A level is the log of a factor of fk, so its gradient is fk . dfk; a log gate takes away from
     the levels of its own and all later keys, and adds to that of the state at the end.
     """
-    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, hyperbolic))
+    inputs = Inputs(q, k, v, padding_mask, level, gate, _map(rows, map_kind))
     batch, heads, length, values = v.shape
     wide, guard = starts.dtype, Denominator(kind, eps)  # type: ignore[arg-type]
     dq, dk, dv = (starts.new_empty(t.shape) for t in (q, k, v))
@@ -277,8 +279,8 @@ def _gradients(
     )
 
 
-def _map(rows: Tensor | None, hyperbolic: bool) -> SegmentMap | None:
-    return None if rows is None else SegmentMap(rows, hyperbolic)
+def _map(rows: Tensor | None, kind: str) -> SegmentMap | None:
+    return SegmentMap(rows, cast(Kind, kind)) if kind else None
 
 
 def _fill(g: Tensor, span: slice, saved: tuple[Tensor, ...], guard: Denominator) -> None:

@@ -129,17 +129,19 @@ class Chunked(NamedTuple):
 def chunk_segment(part: Inputs, before: Carried) -> Chunked:
     """The tokens of a segment in chunks, with the states before each."""
     # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
-    half = halves(part.v) and part.gate is None and part.map is None
-    q, k = (_chunked(t, half) for t in (part.q, part.k))
+    plain = part.map is None or part.map.rows is None
+    half = halves(part.v) and part.gate is None and plain
+    q, k = (_filled(t, half) for t in (part.q, part.k))
     v = _with_ones(part.v, part.padding_mask)
     rows = before.sums.shape[0]
-    chunks, both = q.shape[0] // rows, None
+    chunks, both = q.shape[2] // CHUNK, None
     if part.map is not None:
-        heads = (*part.v.shape[:2], -1, part.k.shape[3])
-        of_q, of_k = (mapped(t.view(heads), part.map) for t in (q, k))
-        q, k = (of.features.view(-1, CHUNK, of.features.shape[3]) for of in (of_q, of_k))
-        both, own = (part.map, of_q, of_k), of_k.level[:, :, : part.v.shape[2]]
-        part = part._replace(level=own if part.level is None else own + part.level)
+        of_q, of_k = (mapped(widened(t), part.map) for t in (q, k))
+        q, k, both = of_q.features, of_k.features, (part.map, of_q, of_k)
+        if of_k.level is not None:
+            own = of_k.level[:, :, : part.v.shape[2]]
+            part = part._replace(level=own if part.level is None else own + part.level)
+    q, k = (t.reshape(-1, CHUNK, t.shape[3]) for t in (q, k))
     levels, fades, level = _levels(part, before.level, chunks)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
@@ -184,11 +186,12 @@ def before_map(
     part: Chunked, dq: Tensor, dk: Tensor, of_level: Tensor | None
 ) -> tuple[Tensor, Tensor]:
     """Gradients of what a map has made queries and keys of, from theirs and that of levels."""
-    if part.mapped is None or of_level is None:
+    if part.mapped is None:
         return dq, dk
     by, of_q, of_k = part.mapped
+    level = None if of_level is None or of_k.level is None else of_level.view_as(of_k.level)
     dq = unmapped(of_q, by, dq.view_as(of_q.features), None)
-    dk = unmapped(of_k, by, dk.view_as(of_k.features), of_level.view_as(of_k.level))
+    dk = unmapped(of_k, by, dk.view_as(of_k.features), level)
     return dq.view(-1, CHUNK, dq.shape[3]), dk.view(-1, CHUNK, dk.shape[3])
 
 
@@ -240,11 +243,10 @@ def _levels(
     return levels, fades, tops[:, -1] + total[:, -1]
 
 
-def _chunked(t: Tensor, half: bool) -> Tensor:
-    """(B, H, l, c) as (B H n, C, c), filled up with zeros; of products in bfloat16 as it is."""
+def _filled(t: Tensor, half: bool) -> Tensor:
+    """(B, H, l, c), filled up with zeros to whole chunks; of products in bfloat16 as it is."""
     t, rest = t if half else widened(t), -t.shape[2] % CHUNK
-    t = pad(t, (0, 0, 0, rest)) if rest else t
-    return t.reshape(-1, CHUNK, t.shape[3])
+    return pad(t, (0, 0, 0, rest)) if rest else t
 
 
 def _with_ones(v: Tensor, padding_mask: Tensor | None) -> Tensor:

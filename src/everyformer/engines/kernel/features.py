@@ -103,9 +103,12 @@ def trigonometric_level(x: Tensor) -> Tensor:
     return _half_square(x).squeeze(-1)
 
 
-def made(by: SegmentMap, x: Tensor) -> tuple[Tensor, Tensor]:
+def made(by: SegmentMap, x: Tensor) -> tuple[Tensor, Tensor | None]:
     """Features (B, H, L, M) of all of ``x`` (B, H, L, D) by a map, and their levels (B, H, L)."""
-    return stable_exponentials(x, by.rows, by.hyperbolic)
+    if by.rows is None:
+        x = widened(x)
+        return x.clamp(max=0).exp() + x.relu(), None
+    return stable_exponentials(x, by.rows, by.kind == "hyperbolic")
 
 
 def draw_projection(

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from everyformer.core.config import Options
 from everyformer.core.errors import GeneError
+from everyformer.core.leaving import leaves_torch
 from everyformer.core.outputs import MixerOutput
 from everyformer.core.state import State
 from everyformer.core.trace import record, tracing
@@ -102,7 +103,7 @@ class KernelAttention(HeadMixer):
 
     def scaled(self, x: Tensor) -> Tensor:
         """Queries or keys (B, H, L, D) as a `map` takes them."""
-        raise NotImplementedError
+        return x
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         """Features (B, H, L, M) of queries (B, H, L, D), up to a factor for each query."""
@@ -141,7 +142,8 @@ class KernelAttention(HeadMixer):
         both, v = self.project.side_by_side(x)
         both = apply_rotary(both)
         q, k = both.chunk(2, 1)
-        by = self.map(drawn) if self.causal and x.shape[1] > 1 and not tracing() else None
+        inside = self.causal and x.shape[1] > 1 and x.is_cpu
+        by = self.map(drawn) if inside and not (tracing() or leaves_torch()) else None
         if by is not None:
             features, keys = self.scaled(both).chunk(2, 1)
             level = None

@@ -26,6 +26,7 @@ from everyformer.core.errors import ConfigError, ShapeError
 from everyformer.core.trials import WIDTH, Make, Pair, Trials, output
 from everyformer.engines.kernel.attention import ask, kernel_attention, read_all
 from everyformer.engines.kernel.denominators import POSITIVE, Denominator
+from everyformer.engines.kernel.maps import SegmentMap
 from everyformer.engines.kernel.sums import KernelState
 from everyformer.engines.operators import exported_as
 from everyformer.engines.ranges import fake, full_precision, widened
@@ -140,7 +141,7 @@ def _save(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
 def _differentiate(ctx: Any, grad: Tensor) -> Tensor:
     """The slope is e^x below 0, and 1 above."""
     x = ctx.saved_tensors[0]
-    return (widened(x).clamp(max=0).exp() * grad).to(x.dtype)
+    return torch.ops.aten.elu_backward(grad, 1, 1, 1, False, widened(x)).to(x.dtype)
 
 
 elu_features.register_autograd(_differentiate, setup_context=_save)
@@ -182,6 +183,9 @@ class Linear(KernelAttention):
 
     def add_features(self) -> None:
         self.guard = Denominator("positive", self.options.eps)
+
+    def map(self, drawn: Tensor | None) -> SegmentMap:
+        return SegmentMap(None, "elu")
 
     def query_features(self, q: Tensor, drawn: Tensor | None) -> Tensor:
         with full_precision(q):

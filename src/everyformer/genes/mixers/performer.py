@@ -23,7 +23,7 @@ error of a weight grows like exp(|x + y|^2) / M, so large queries and keys need 
 
 import math
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import torch
 from torch import Tensor
@@ -39,7 +39,7 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from everyformer.engines.kernel.maps import SegmentMap
+from everyformer.engines.kernel.maps import Kind, SegmentMap
 from everyformer.engines.ranges import full_precision, widened
 from everyformer.genes.mixers import MIXERS
 from everyformer.genes.mixers._kernel import KernelAttention, KernelOptions, Keys, value_limits
@@ -160,7 +160,7 @@ class Performer(KernelAttention):
     def map(self, drawn: Tensor | None) -> SegmentMap | None:
         if drawn is None or self.eps or self.options.feature_map not in EXPONENTIAL:
             return None
-        return SegmentMap(drawn, self.options.feature_map == "hyperbolic")
+        return SegmentMap(drawn, cast(Kind, self.options.feature_map))
 
     def scaled(self, x: Tensor) -> Tensor:
         return widened(x) * self.head_dim**-0.25
