@@ -42,7 +42,7 @@ def shared(make: Callable[..., T], *of: Any) -> T:
     """``make(*of)``, which nobody changes in place; ``of``: tensors, and what can be hashed."""
     if not _may_share() or (made := _made.get()) is None:
         return make(*of)
-    key = (make, *(_known(part) for part in of))
+    key = (make, *(id(part) if isinstance(part, Tensor) else _known(part) for part in of))
     if key not in made:
         made[key] = (make(*of), of)
     result: T = made[key][0]
@@ -54,10 +54,8 @@ def _may_share() -> bool:
 
 
 def _known(part: Any) -> Any:
-    if isinstance(part, Tensor):
-        return id(part)
     if isinstance(part, tuple):
-        return tuple(map(_known, part))
+        return tuple(id(p) if isinstance(p, Tensor) else _known(p) for p in part)
     # sizes that an exported graph leaves open are known by their formulas
     return str(part) if isinstance(part, torch.SymInt) else part
 

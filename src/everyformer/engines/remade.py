@@ -21,29 +21,31 @@ from torch.autograd.graph import saved_tensors_hooks
 from everyformer.core.devices import autocasts
 from everyformer.engines.ranges import HALF
 
-LEAST = 2**18
-"""entries of a tensor that is worth it: 1 MiB in float32"""
-PIECE = 2**18
+LEAST = 2**21
+"""entries of a tensor that is worth it: 8 MiB in float32; what is smaller would cost 2% to 10% of a
+step's time"""
+PIECE = 2**19
 """entries of the widest tensor of a piece"""
 NOTHING = nullcontext()
 
 
-def worth(x: Tensor) -> bool:
-    """True if ``x`` is large and what is made of it would be kept for a backward pass."""
+def worth(x: Tensor, least: int | None = None) -> bool:
+    """True if ``x`` has ``least`` entries (`LEAST`), and what is made of it would be kept for a
+    backward pass."""
     return (
         torch.is_grad_enabled()
         and not torch.compiler.is_compiling()
         and type(x) is Tensor
-        and x.numel() >= LEAST
+        and x.numel() >= (LEAST if least is None else least)
         and x.requires_grad
         and not torch._C._autograd._saved_tensors_hooks_get_disabled_error_message()
     )
 
 
-def noted(f: Callable[..., Tensor], *x: Tensor) -> Tensor:
+def noted(f: Callable[..., Tensor], *x: Tensor, least: int | None = None) -> Tensor:
     """``f(*x)``, a new tensor, for `remade`; ``f`` gives the same whenever it is called."""
     z = f(*x)
-    if worth(z):
+    if worth(z, least):
         z.made_of = f, x  # type: ignore[attr-defined]
     return z
 
@@ -51,7 +53,7 @@ def noted(f: Callable[..., Tensor], *x: Tensor) -> Tensor:
 def remade(*made: Tensor) -> AbstractContextManager[Any]:
     """A block in which none of these `noted` tensors is kept, nor a view of one, but what it was
     made of; of other tensors nothing changes."""
-    if not worth(made[0]):
+    if not hasattr(made[0], "made_of"):
         return NOTHING
     others = torch._C._autograd._top_saved_tensors_default_hooks(False)
     keep, give = (_keep, _give) if others is None else others
@@ -121,8 +123,8 @@ def _give(kept: tuple[Tensor, int]) -> Tensor:
 
 
 def read(layer: Callable[[Tensor], Tensor], f: Callable[..., Tensor], *x: Tensor) -> Tensor:
-    """``layer(f(*x))``, of which ``x`` is kept, not what the layer reads."""
-    z = noted(f, *x)
+    """``layer(f(*x))``, of which ``x`` is kept, not what the layer reads, of any size."""
+    z = noted(f, *x, least=0)
     with remade(z):
         return layer(z)
 
