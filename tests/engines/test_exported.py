@@ -16,7 +16,6 @@ from everyformer.engines.averages.running import _running_average
 from everyformer.engines.kernel.attention import _kernel_attention
 from everyformer.engines.kernel.features import _waves
 from everyformer.engines.softmax.spans import _soft_band
-from everyformer.genes.mixers.linear import elu_features
 
 LENGTHS = (1, exported.CHUNK, exported.CHUNK + 1, 150)
 
@@ -104,4 +103,3 @@ def test_soft_windows():
 def test_features():
     x = normal(2, 3, 5, 4, scale=20)
     assert_form_is(_waves, x)
-    assert_form_is(elu_features, x)
