@@ -14,7 +14,6 @@ from everyformer.engines.averages.factors import _band_product
 from everyformer.engines.averages.planar import _planar_average
 from everyformer.engines.averages.running import _running_average
 from everyformer.engines.kernel.attention import _kernel_attention
-from everyformer.engines.kernel.features import _waves
 from everyformer.engines.softmax.spans import _soft_band
 
 LENGTHS = (1, exported.CHUNK, exported.CHUNK + 1, 150)
@@ -98,8 +97,3 @@ def test_soft_windows():
         how = None, 4.0, 7 if near else 6, near, 0.7, 0.0
         for bounds in ((None, None), (first, last)):
             assert_form_is(_soft_band, q, k, v, table, ends, *bounds, *how, results=2)
-
-
-def test_features():
-    x = normal(2, 3, 5, 4, scale=20)
-    assert_form_is(_waves, x)

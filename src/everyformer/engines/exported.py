@@ -28,7 +28,6 @@ from everyformer.engines.averages.planar import _pairs, _planar_average
 from everyformer.engines.averages.running import _running_average
 from everyformer.engines.kernel.attention import _kernel_attention
 from everyformer.engines.kernel.denominators import Denominator, divided
-from everyformer.engines.kernel.features import _waves
 from everyformer.engines.operators import exported_as
 from everyformer.engines.ranges import widened
 from everyformer.engines.softmax.spans import _soft_band
@@ -50,11 +49,6 @@ def one_node() -> Iterator[None]:
         yield
     finally:
         _one_node.reset(token)
-
-
-@exported_as(_waves)
-def waves(angles: Tensor) -> Tensor:
-    return torch.cat([angles.sin(), angles.cos()], -1) * angles.shape[-1] ** -0.5
 
 
 @exported_as(_band_product)

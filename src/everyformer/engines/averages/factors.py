@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from everyformer.core.leaving import leaves_torch
 from everyformer.engines.operators import operator
 from everyformer.engines.ranges import full_precision, returned, widened
 
@@ -26,6 +27,10 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
     Returns:
         (X, L, count), float32 at least.
     """
+    if not leaves_torch() and u.shape[1] == 1:
+        # of one token there are no blocks
+        with full_precision(u):
+            return torch.bmm(widened(u), widened(v).mT)
     return _band_product(u, v, count)
 
 

@@ -55,7 +55,10 @@ def fourier_features(x: Tensor, projection: Tensor) -> Tensor:
     """
     with full_precision(x):
         # the products, sines and cosines, and both side by side
-        return _waves(_products(x, projection, copies=5))
+        angles = _products(x, projection, copies=5)
+        if torch.compiler.is_compiling():  # which puts them into one loop with what is around
+            return torch.cat([angles.sin(), angles.cos()], -1) * angles.shape[-1] ** -0.5
+        return _waves(angles)
 
 
 def rectified_features(x: Tensor, projection: Tensor) -> Tensor:
