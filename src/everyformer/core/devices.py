@@ -86,7 +86,7 @@ def check_compiler(device: torch.device) -> None:
     except (exc.InvalidCxxCompiler, RuntimeError, OSError) as error:
         raise UnsupportedError(
             "compiling needs a C++ compiler, and none was found here: install one (g++ or clang), "
-            "or continue without compile"
+            "or leave out `compile` (weights in 8 bits need one, too)"
         ) from error
 
 
