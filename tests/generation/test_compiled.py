@@ -202,7 +202,7 @@ def test_without_a_compiler_one_sentence_says_so(monkeypatch, tmp_path):
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", none)
-    with pytest.raises(UnsupportedError, match=r"needs a C\+\+ compiler.*without compile"):
+    with pytest.raises(UnsupportedError, match=r"needs a C\+\+ compiler.*leave out `compile`"):
         generate(model_of("attention"), prompts(1, 4), tokens=2, compile=True)
 
 

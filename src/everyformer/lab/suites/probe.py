@@ -1,0 +1,109 @@
+"""`Probe`: a generated task with a known answer, and how often cheap rules find it.
+
+A row is a pure function of (`VERSION`, options, the data's seed, stream, its number): rows are made
+in blocks of `BLOCK`, each by a generator of its own, whatever batches read them. There are three
+streams, of training, validation and test. With ``rows`` the training part is that many rows, read
+in epochs; without, every row is fresh.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+
+from everyformer.core.bounds import Count
+from everyformer.core.config import Options
+from everyformer.core.errors import ConfigError
+from everyformer.data.batch import IGNORED
+
+VERSION = 1
+"""raised when a generator changes, so that fingerprints tell old rows from new"""
+BLOCK = 64
+Stream = Literal["training", "validation", "test"]
+STREAMS: tuple[Stream, ...] = ("training", "validation", "test")
+
+
+class Rows(NamedTuple):
+    """Tokens of some rows, and what they are asked."""
+
+    inputs: np.ndarray
+    """(N, L) int64"""
+    targets: np.ndarray
+    """(N, L) int64: the answer at the place where it is asked for, `IGNORED` elsewhere"""
+
+
+@dataclass(frozen=True)
+class ProbeOptions(Options):
+    """Options of every probe."""
+
+    rows: Count | None = None
+    """training rows, read in epochs; none: every row is fresh"""
+    held_out: Literal["validation", "test"] = "validation"
+    """stream of the rows that are held out"""
+
+
+class Probe(ABC):
+    """A generated task; its file begins with the layout of a row."""
+
+    name: ClassVar[str]
+    about: ClassVar[str]
+    both_ways: ClassVar[bool] = True
+    """whether a model that sees both sides is asked something, too: no input is an answer"""
+    Options: ClassVar[type[ProbeOptions]] = ProbeOptions
+
+    def __init__(self, options: Any, seed: int = 0) -> None:
+        """``seed``: the data's, on which a table depends that all rows share.
+
+        Raises:
+            ConfigError: there are no such rows; says which options do not go together.
+        """
+        self.options, self.seed = options, seed
+        self.check()
+
+    def check(self) -> None:  # noqa: B027 (some take all that their options can be)
+        """Refuse options that do not go together."""
+
+    def require(self, holds: bool, words: str) -> None:
+        """Refuse what does not hold."""
+        if not holds:
+            raise ConfigError(f"{self.name}: {words}")
+
+    @property
+    @abstractmethod
+    def vocabulary(self) -> int:
+        """Number of different tokens."""
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """Tokens of the longest row, held-out ones included."""
+
+    @property
+    @abstractmethod
+    def chance(self) -> float:
+        """Accuracy of a uniform draw among the legal answers."""
+
+    @property
+    def shortcut(self) -> float:
+        """Accuracy of the best cheap rule that is known."""
+        return self.chance
+
+    @property
+    def overlap(self) -> str:
+        """A remark on held-out rows that are short enough to be trained on, too."""
+        return ""
+
+    @abstractmethod
+    def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
+        """``count`` rows of the training stream, or of one that is held out."""
+
+
+def asked(shape: tuple[int, ...]) -> np.ndarray:
+    """Targets that ask nothing yet."""
+    return np.full(shape, IGNORED, dtype=np.int64)
+
+
+def distinct(random: np.random.Generator, rows: int, below: int, count: int) -> np.ndarray:
+    """(rows, count) different numbers from 0 to ``below`` - 1, in random order."""
+    return random.random((rows, below)).argsort(1)[:, :count]
