@@ -39,9 +39,9 @@ class DataConfig(Options):
 
     source: str = "stdlib"
     """A file (.gz too), folder, zip or glob: text, tables, pictures, arrays; or a built-in: stdlib,
-    digits, copy, reverse, sort, recall, listops, waves, walks; or a probe: mqar, mad:recall ... Such
-    a name wins over a file of it; write ./copy for the file. Episodes: a folder that was recorded,
-    or minari:ID."""
+    digits, copy, reverse, sort, recall, listops, waves, walks; or a probe: mqar, mad:recall, ...
+    Such a name wins over a file of it; write ./copy for the file. Episodes: a folder that was
+    recorded, or minari:ID."""
     validation: Part = 0.1
     """Fraction held out when the source brings no split of its own: the end of a corpus, a seeded
     draw within each class of labelled data. 1 holds out everything, to evaluate only."""
