@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.utils.checkpoint import checkpoint
 
+import everyformer as ef
 from everyformer import functional, reference
 from everyformer.core.errors import ConfigError, ResourceError, ShapeError, UnsupportedError
 from everyformer.engines.kernel.features import (
@@ -19,7 +20,7 @@ from everyformer.engines.kernel.features import (
     stable_exponentials,
     trigonometric_level,
 )
-from helpers import covering, with_gradients
+from helpers import close, covering, draw, with_gradients
 
 SIZE = 8
 
@@ -255,3 +256,13 @@ def test_graphs_hold_redrawing():
     kept = [compiled(carried=False).clone() for _ in range(4)]
     assert [torch.equal(a, b) for a, b in itertools.pairwise(kept)] == [False, True, False]
     assert int(projection.calls) == 4
+
+
+def test_compilers_see_the_same_features():
+    """Where a compiler traces, operators are written out for it."""
+    x, w = draw(2, 3, 5, 4), draw(3, 6, 4, seed=1)
+    seen = torch.compile(fourier_features, backend="eager", fullgraph=True)
+    close(seen(x, w), fourier_features(x, w), 1e-12)
+    mixer = ef.create_mixer("linear", 8, heads=2).double()
+    seen = torch.compile(mixer.query_features, backend="eager", fullgraph=True)
+    close(seen(x, None), mixer.query_features(x, None), 1e-12)

@@ -219,6 +219,11 @@ def test_asked_keys_and_answers_are_well_formed():
         asked = y != IGNORED
         assert asked.sum() == 8
         assert not (x[asked] == y[asked]).any()
+    # an update is another value: of the eight that there are, in 256 rows
+    inputs, _ = rows(probe_of("mqar", pairs=3, updates=3, length=32, symbols=16))
+    for x in inputs:
+        old = dict(zip(x[0:6:2], x[1:6:2], strict=True))
+        assert all(old[key] != new for key, new in zip(x[6:12:2], x[7:12:2], strict=True))
     inputs, targets = rows(probe_of("mqar", pairs=9, grid=True))
     for x in inputs:
         first, second = x[0:27:3], x[1:27:3]
