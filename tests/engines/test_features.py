@@ -263,6 +263,6 @@ def test_compilers_see_the_same_features():
     x, w = draw(2, 3, 5, 4), draw(3, 6, 4, seed=1)
     seen = torch.compile(fourier_features, backend="eager", fullgraph=True)
     close(seen(x, w), fourier_features(x, w), 1e-12)
-    mixer = ef.create_mixer("linear", 8, heads=2).double()
+    mixer = ef.create_mixer("linear", width=8, heads=2).double()
     seen = torch.compile(mixer.query_features, backend="eager", fullgraph=True)
     close(seen(x, None), mixer.query_features(x, None), 1e-12)
