@@ -211,6 +211,18 @@ def test_shortcuts_are_what_such_a_rule_reaches(name, options, level):
     assert probe_of(name, **options).shortcut == pytest.approx(level, abs=0.012)
 
 
+def test_the_rule_of_needles_reaches_its_level():
+    """The value behind a needle drawn among all."""
+    probe, random, hits = probe_of("needle"), np.random.default_rng(1), []
+    inputs, targets = rows(probe, count=2048)
+    for x, y in zip(inputs, targets, strict=True):
+        starts = (x[: len(x) - 5] == 25).nonzero()[0]
+        at = random.choice(starts)
+        hits.append((x[at + 2 : at + 6] == y[-4:]).mean())
+    # three standard errors of as many rows
+    assert np.mean(hits) == pytest.approx(probe.shortcut, abs=0.03)
+
+
 def test_asked_keys_and_answers_are_well_formed():
     inputs, targets = rows(probe_of("mqar", pairs=8, updates=3))
     for x, y in zip(inputs, targets, strict=True):

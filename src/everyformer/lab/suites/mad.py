@@ -72,10 +72,6 @@ class Pairs(Probe):
         """Different tokens of keys, and of values."""
 
     @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
     def length(self) -> int:
         return self.options.length - 1
 
@@ -229,14 +225,6 @@ class SelectiveCopying(Probe):
         self.require(o.length >= least, f"content={o.content} needs a length of {least} or more")
 
     @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
-    def length(self) -> int:
-        return self.options.length
-
-    @property
     def chance(self) -> float:
         return 1 / (self.options.symbols - 2)
 
@@ -287,10 +275,6 @@ class Memorization(Probe):
     def table(self) -> np.ndarray:
         """(keys,) the value of each, by the data's seed."""
         return self.keys + np.random.default_rng((VALUES, self.seed)).permutation(self.keys)
-
-    @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
 
     @property
     def length(self) -> int:

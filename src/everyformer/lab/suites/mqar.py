@@ -80,14 +80,6 @@ class Mqar(Probe):
         return self.slot * (self.options.pairs + self.options.updates)
 
     @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
-    def length(self) -> int:
-        return self.options.length
-
-    @property
     def values(self) -> tuple[int, int]:
         """The first value, and the end of them."""
         symbols = self.options.symbols

@@ -48,10 +48,6 @@ class Induction(Probe):
         self.require(o.symbols >= 3, f"symbols={o.symbols} leave fewer than two tokens")
 
     @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
     def length(self) -> int:
         return self.options.length * self.options.times
 
@@ -96,14 +92,6 @@ class MarkedCopying(Probe):
         o, least = self.options, 3 * self.options.content + 1
         self.require(o.symbols >= 5, f"symbols={o.symbols} leave fewer than two of content")
         self.require(o.length >= least, f"content={o.content} needs a length of {least} or more")
-
-    @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
-    def length(self) -> int:
-        return self.options.length
 
     @property
     def chance(self) -> float:
@@ -170,10 +158,6 @@ class Needle(Probe):
         return self.options.symbols - self.options.keys - 1
 
     @property
-    def vocabulary(self) -> int:
-        return self.options.symbols
-
-    @property
     def length(self) -> int:
         # the last token of the value is asked for, and not read
         return self.options.length * self.options.times - 1
@@ -184,8 +168,9 @@ class Needle(Probe):
 
     @property
     def shortcut(self) -> float:
-        """The value of any needle; what follows is then known where its beginning is one's own."""
-        return 1 / (self.options.decoys + 1)
+        """The value of any needle, which agrees with the right one by chance, too."""
+        right = 1 / (self.options.decoys + 1)
+        return right + (1 - right) * self.chance
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o, needles = self.options, self.options.decoys + 1

@@ -51,6 +51,7 @@ class Probe(ABC):
     both_ways: ClassVar[bool] = True
     """whether a model that sees both sides is asked something, too: no input is an answer"""
     Options: ClassVar[type[ProbeOptions]] = ProbeOptions
+    options: Any
 
     def __init__(self, options: Any, seed: int = 0) -> None:
         """``seed``: the data's, on which a table depends that all rows share.
@@ -70,14 +71,14 @@ class Probe(ABC):
             raise ConfigError(f"{self.name}: {words}")
 
     @property
-    @abstractmethod
     def vocabulary(self) -> int:
         """Number of different tokens."""
+        return self.options.symbols
 
     @property
-    @abstractmethod
     def length(self) -> int:
         """Tokens of the longest row, held-out ones included."""
+        return self.options.length
 
     @property
     @abstractmethod
