@@ -207,7 +207,7 @@ def test_the_operator_keeps_its_promises(levels):
     logs = [given.get("level"), given.get("gate")]
     arguments = (given["q"], given["k"], given["v"], padding_mask, *logs, state.sums, state.level)
     torch.library.opcheck(
-        torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0, None, False)
+        torch.ops.everyformer.kernel_attention, (*arguments, "positive", 0.0, None, "")
     )
 
 
