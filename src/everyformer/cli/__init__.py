@@ -42,6 +42,7 @@ VERBS: dict[str, str] = {
     "verify": "check every law on this machine, in a dtype of your choice",
     "bench": "time and memory against length, compared with plain attention and peers",
     "show": "draw what a run has learned, or what a member starts from",
+    "suite": "what members can do: recall, copying, memory, states, on probes",
     "reproduce": "run the signature experiment of a member",
     "doctor": "what is installed and what this machine can do",
 }

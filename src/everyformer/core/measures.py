@@ -82,6 +82,10 @@ METRICS: dict[Metric, MetricInfo] = {
         "accuracy", "higher", ".1%", "{} of the validation set right",
         "majority_accuracy", "always giving the commonest class", share=True,
     ),
+    "answers": MetricInfo(
+        "answers right", "higher", ".1%", "{} of the answers right",
+        "shortcut_answers", "the best cheap rule that is known", share=True,
+    ),
     "mae": MetricInfo(
         "mean absolute error", "lower", ".4g", f"a mean absolute error of {{}} {_LOWER}",
         "mean_mae", _MEAN,

@@ -158,6 +158,17 @@ class Dataset(ABC):
         return None
 
     @property
+    def shortcut(self) -> float | None:
+        """The share of answers that a cheap rule finds, of data that ask; None of all others."""
+        return None
+
+    @property
+    def tested(self) -> Self | None:
+        """These data with other held-out rows, for what was chosen by those here; None where there
+        are no others."""
+        return None
+
+    @property
     def target_ends(self) -> dict[str, int]:
         """Start and end token of seq2seq, the separator for both; {} of other tasks."""
         if not self.does.translates:

@@ -104,7 +104,43 @@ class Scores(ABC):
 
 
 class TokenScores(Scores):
-    """Losses of tokens."""
+    """Losses of tokens; of answers the share that is right, of all, in the mean of their classes,
+    and of rows that have all of theirs."""
+
+    def __init__(self, dataset: Dataset) -> None:
+        super().__init__(dataset)
+        self.answers = torch.zeros(dataset.vocabulary + 1, 2, dtype=torch.float64)
+        """(vocabulary + 1, 2) answers and those that are right, by class; the last of whole rows"""
+
+    def add(self, out: ModelOutput, batch: Batch) -> None:
+        super().add(out, batch)
+        if self.dataset.shortcut is None or out.each is not None:
+            return
+        asked = batch.counted
+        right = (out.logits.argmax(-1) == batch.targets) & asked
+        for column, those in enumerate((asked, right)):
+            counts = batch.targets[those].bincount(minlength=self.dataset.vocabulary)
+            self.answers[:-1, column] += counts.cpu()
+        whole = asked.any(1), (right == asked).all(1) & asked.any(1)
+        self.answers[-1] += torch.stack([rows.sum() for rows in whole]).cpu()
+
+    def share(self, total: Callable[[Tensor], Tensor]) -> None:
+        super().share(total)
+        self.answers = total(self.answers)
+
+    def summary(self) -> dict[str, Any]:
+        result = super().summary()
+        if self.dataset.shortcut is not None and "accuracy" in result:
+            there = self.answers[self.answers[:, 0] > 0]
+            shares = there[:, 1] / there[:, 0]
+            result |= {
+                "answers": result["accuracy"],
+                "answers_interval": result["accuracy_interval"],
+                "shortcut_answers": self.dataset.shortcut,
+                "macro_answers": float(shares[:-1].mean()),
+                "whole_rows": float(shares[-1]),
+            }
+        return result
 
     def of_loss(self, loss: float, interval: list[float] | None) -> dict[str, Any]:
         return {"perplexity": perplexity(loss)}

@@ -31,9 +31,9 @@ def test_all_members_see_the_same_batches_in_the_same_order(
     work, load = worker.work, worker.load_dataset
     running: list[tuple[str, int]] = []
 
-    def working(folder: Any, job: dict[str, Any], part: Any) -> Any:
+    def working(folder: Any, job: dict[str, Any], *more: Any) -> Any:
         running.append((job["run"]["member"], job["run"]["training"]["seed"]))
-        return work(folder, job, part)
+        return work(folder, job, *more)
 
     def loading(*given: Any, **more: Any) -> Dataset:
         dataset = load(*given, **more)

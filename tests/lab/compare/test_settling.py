@@ -217,8 +217,8 @@ def losses(launched: list[str], monkeypatch: pytest.MonkeyPatch) -> dict[str, An
     means: dict[str, Any] = {}
     work = worker.work
 
-    def told(folder: Path, job: dict[str, Any], part: Any) -> Any:
-        result: Any = work(folder, job, part)
+    def told(folder: Path, job: dict[str, Any], *more: Any) -> Any:
+        result: Any = work(folder, job, *more)
         seed, member = job["run"]["training"]["seed"], job["run"]["member"]
         draw = np.random.default_rng([seed, len(member)]).uniform(-0.1, 0.1)
         mean = means[member]

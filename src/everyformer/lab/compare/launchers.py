@@ -1,13 +1,14 @@
 """Launchers: where the trainings of a comparison run, each in a process of its own.
 
-`Local` runs one after the other on this machine, so that times are not shared;
+`Local` runs one after the other on this machine, so that times are not shared, `Pool` several;
 `everyformer.lab.compare.cluster` hands all of them to Ray. What is started, read, written and
-reported is the same for both (`everyformer.lab.compare.trainings`).
+reported is the same for all (`everyformer.lab.compare.trainings`).
 """
 
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -15,7 +16,7 @@ from typing import Self
 from everyformer.core.config import to_dict
 from everyformer.lab.compare.files import read_result
 from everyformer.lab.compare.plan import Job
-from everyformer.lab.compare.processes import launch
+from everyformer.lab.compare.processes import begun, exit_code, launch, wait
 from everyformer.lab.compare.results import Result
 from everyformer.system.plain import to_json
 from everyformer.system.signals import GracefulStop
@@ -108,3 +109,28 @@ class Local(Launcher):
         start = time.perf_counter()
         code = launch("worker", task.folder, stop, *task.words)
         return Ended(task.planned, code, read_result(task.folder), time.perf_counter() - start)
+
+
+class Pool(Launcher):
+    """So many at once, in processes of this machine."""
+
+    def __init__(self, at_once: int) -> None:
+        self.at_once = at_once
+        self._running: dict[BaseProcess, tuple[Task, float]] = {}
+        self._asked: set[BaseProcess] = set()
+        """those that were asked to stop"""
+
+    @property
+    def full(self) -> bool:
+        return len(self._running) >= self.at_once
+
+    def start(self, task: Task) -> None:
+        # several would write over each other's lines
+        child = begun("worker", task.folder, *task.words, quiet=True)
+        self._running[child] = task, time.perf_counter()
+
+    def ended(self, stop: GracefulStop) -> Ended:
+        child = wait([*self._running], stop, self._asked)[0]
+        task, start = self._running.pop(child)
+        took = time.perf_counter() - start
+        return Ended(task.planned, exit_code(child), read_result(task.folder), took)

@@ -4,6 +4,7 @@ import importlib
 import os
 import signal
 import threading
+from collections.abc import Sequence
 from multiprocessing import connection, parent_process
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -21,10 +22,50 @@ def launch(module: str, folder: Path, stop: GracefulStop, *words: str) -> int:
     The process is in another session, so that Ctrl-C reaches this one alone, which asks the
     other to stop. It stops too when this process dies in any way.
     """
-    return _wait(start(run, module, folder, shows(), *words, imports=IMPORTS), stop)
+    [child] = wait([begun(module, folder, *words)], stop, set())
+    return exit_code(child)
 
 
-def run(module: str, folder: Path, shown: bool, *words: str) -> int:
+def begun(module: str, folder: Path, *words: str, quiet: bool = False) -> BaseProcess:
+    """A process as that of `launch`, which has just been started.
+
+    Args:
+        quiet: whether it tells nothing of what it is doing.
+    """
+    more = (True,) if quiet else ()
+    return start(run, module, folder, shows() and not quiet, *words, *more, imports=IMPORTS)
+
+
+def wait(
+    children: Sequence[BaseProcess], stop: GracefulStop, asked: set[BaseProcess]
+) -> list[BaseProcess]:
+    """Those of ``children`` that have ended, one at least.
+
+    A signal asks all to stop that are not among those which were ``asked`` before: a second time
+    means at once.
+    """
+    try:
+        while not (done := [child for child in children if child.exitcode is not None]):
+            connection.wait([child.sentinel for child in children], 0.1)
+            if stop.received is not None:
+                for child in {*children} - asked:
+                    child.terminate()
+                asked.update(children)
+        return done
+    except BaseException:
+        for child in children:
+            child.kill()
+            child.join()
+        raise
+
+
+def exit_code(child: BaseProcess) -> int:
+    """How a process ended."""
+    assert child.exitcode is not None
+    return child.exitcode
+
+
+def run(module: str, folder: Path, shown: bool, *words: str | bool) -> int:
     """Work of a process of a comparison; ``shown``: whether it tells what it is doing."""
     if os.name != "nt":
         os.setsid()
@@ -33,21 +74,6 @@ def run(module: str, folder: Path, shown: bool, *words: str) -> int:
     main = importlib.import_module(f"everyformer.lab.compare.{module}").main
     code: int = main(folder, *words)
     return code
-
-
-def _wait(child: BaseProcess, stop: GracefulStop) -> int:
-    terminated = False
-    try:
-        while child.exitcode is None:
-            child.join(0.1)
-            if stop.received is not None and not terminated:
-                child.terminate()
-                terminated = True
-        return child.exitcode
-    except BaseException:
-        child.kill()
-        child.join()
-        raise
 
 
 def ended(code: int) -> str:

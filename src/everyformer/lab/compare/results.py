@@ -79,6 +79,8 @@ class Trained(TypedDict):
     """in this training, at its hour: members are compared by `Calibrated`"""
     evaluation: Evaluation
     """at the last step"""
+    chosen_by: NotRequired[float]
+    """the loss that a learning rate is chosen by; without it that of the evaluation"""
     leaks: NotRequired[str]
     """why its loss is none of a model that writes"""
     load: NotRequired[float | None]

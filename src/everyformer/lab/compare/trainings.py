@@ -82,8 +82,9 @@ class Trainings:
             return None
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
         for planned, result in tried:
-            if result["status"] == "done" and result["evaluation"]["loss"] < best:
-                lr, best = planned.lr, result["evaluation"]["loss"]
+            loss = chosen_by(result)
+            if loss < best:
+                lr, best = planned.lr, loss
         kept = self._results([job(config, candidate, first + n, lr) for n in range(seeds)])
         others = [(replace(p, chosen=False), result) for p, result in tried if p.lr != lr]
         return None if kept is None else kept + others
@@ -143,6 +144,13 @@ class Trainings:
             say_news(self.estimate, self.say)
         if result["status"] != "done":
             self.say(f"{planned.member}: failed: {result['error']}")
+
+
+def chosen_by(result: Result) -> float:
+    """The loss by which its learning rate is chosen; infinite of a training that failed."""
+    if result["status"] != "done":
+        return math.inf
+    return result.get("chosen_by", result["evaluation"]["loss"])
 
 
 def prepare(planned: Job, folder: Path, fingerprint: str) -> None:

@@ -9,6 +9,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+import torch
 from filelock import FileLock
 
 from everyformer.core.config import from_dict, to_dict
@@ -30,6 +31,7 @@ from everyformer.system.plain import from_json
 from everyformer.system.process import keep_freed_memory
 from everyformer.system.status import status
 from everyformer.training import RunDirectory
+from everyformer.training.evaluate import evaluate
 from everyformer.training.progress import Part
 from everyformer.training.spec import RunSpec, build_run
 from sequence_laws.foreign import FAILURES, describe
@@ -38,10 +40,11 @@ LONGEST_STEP = 600.0
 """seconds"""
 
 
-def main(folder: Path, word: str | None = None) -> int:
+def main(folder: Path, word: str | None = None, quiet: bool = False) -> int:
     """Train the job in ``folder``; 143 if a signal stopped it, else 0, however it ended.
 
-    ``word``: what it is of the comparison, to tell its progress by: a `Part` as JSON.
+    ``word``: what it is of the comparison, to tell its progress by: a `Part` as JSON; ``quiet``:
+    not to tell any.
     """
     part = None if word is None else from_dict(Part, from_json(word))
     keep_freed_memory()
@@ -50,7 +53,7 @@ def main(folder: Path, word: str | None = None) -> int:
     with FileLock(folder / ".lock", timeout=LONGEST_STEP):
         result: Result | None
         try:
-            result = work(folder, job, part)
+            result = work(folder, job, part, quiet)
         except EveryformerError as error:
             result = {"status": "failed", "error": str(error)}
         except FAILURES as error:  # whatever a member does, the others go on
@@ -63,19 +66,24 @@ def main(folder: Path, word: str | None = None) -> int:
     return 0
 
 
-def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained | None:
+def work(
+    folder: Path, job: dict[str, Any], part: Part | None = None, quiet: bool = False
+) -> Trained | None:
     """Train, then look at what came of it; None if a signal stopped it."""
     spec = from_dict(RunSpec, job["run"])
+    if spec.training.threads is not None:
+        # what reads the model afterwards keeps to them too
+        torch.set_num_threads(spec.training.threads)
     dataset = load_dataset(spec.data, spec.task, stored=spec.data)
     if dataset.fingerprint != job["fingerprint"]:
         raise DataError(f"{dataset.name} has changed since the comparison was started")
     model, training = build_run(spec, dataset), spec.training
     config = model.config
     resume = (folder / "run").exists()
-    more = {"run": spec.record()}
+    more: dict[str, Any] = {"extra_config": {"run": spec.record()}, "part": part}
     with RunDirectory(folder / "run", resume=resume) as run, LoadMeter() as load:
         outcome = train_run(
-            model, dataset, training, run, resume=resume, extra_config=more, part=part, say=_say
+            model, dataset, training, run, resume=resume, show=not quiet, say=_say, **more
         )
     trained, reading, dataset = outcome.result, outcome.model, outcome.dataset
     if trained.interrupted:
@@ -95,10 +103,16 @@ def work(folder: Path, job: dict[str, Any], part: Part | None = None) -> Trained
         "limits": limits_of(model),
         "config": to_dict(config),
     }
+    if dataset.tested is not None:
+        # rates are chosen by what is held out for that, and judged by what is not
+        result["chosen_by"] = trained.evaluation["loss"]
+        judged = evaluate(reading, dataset.tested, precision=trained.precision)
+        assert judged is not None
+        result["evaluation"] = judged
     model.eval()
     if leak := leak_of(model, dataset.length):
         result["leaks"] = leak
-    if dataset.does.continues:
+    if dataset.does.continues and dataset.shortcut is None:
         with status(f"reading and writing with {config.member}"):
             result["by_position"] = loss_by_position(reading, dataset)
             result["sample"] = sample(reading, dataset)

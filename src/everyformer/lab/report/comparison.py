@@ -100,10 +100,10 @@ def page(
     )
 
 
-def rendered(template: str, **values: Any) -> str:
-    """A template of this package with ``values``, of which all but `Markup` is escaped."""
+def rendered(template: str, package: str = "everyformer.lab.report", **values: Any) -> str:
+    """A template of a package with ``values``, of which all but `Markup` is escaped."""
     environment = Environment(
-        loader=PackageLoader("everyformer.lab.report", "."),
+        loader=PackageLoader(package, "."),
         autoescape=True,
         undefined=StrictUndefined,
         finalize=lambda value: value if isinstance(value, Markup) else visible(value),

@@ -6,7 +6,8 @@ stream with ``held_out=test``: rates are chosen by the one and reported by the o
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -131,6 +132,18 @@ class ProbeDataset(Dataset):
         chosen = spread(HELD_OUT, limit)
         for first in range(0, len(chosen), size):
             yield self.take(self.probe.options.held_out, chosen[first : first + size])
+
+    @property
+    def shortcut(self) -> float:
+        return self.probe.shortcut
+
+    @property
+    def tested(self) -> Self | None:
+        options = replace(self.probe.options, held_out="test")
+        if options == self.probe.options:
+            return None
+        # what was drawn is drawn again alike
+        return replace(self, probe=type(self.probe)(options, self.seed), _blocks={})
 
     def take(self, stream: Stream, rows: np.ndarray, run: int = 0) -> Batch:
         """These rows of a stream; ``run`` is the seed of a run whose rows are fresh."""

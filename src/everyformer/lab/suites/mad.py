@@ -21,14 +21,14 @@ import numpy as np
 
 from everyformer.core.bounds import Count, Rate, Several, Whole
 from everyformer.data.batch import IGNORED
-from everyformer.lab.suites.probe import Probe, ProbeOptions, Rows, asked, distinct
+from everyformer.lab.suites.probe import NextOptions, Probe, ProbeOptions, Rows, asked, distinct
 
 MEASURED = 2048
 """rows by which the level of a rule is measured"""
 
 
 @dataclass(frozen=True)
-class PairOptions(ProbeOptions):
+class PairOptions(NextOptions):
     """Options of keys and values by turns."""
 
     length: Several = 128
@@ -128,7 +128,7 @@ class Recall(Pairs):
         both = np.stack([keys, np.take_along_axis(values, keys, 1)], 2)
         noise = random.integers(2 * self.half, max(self.vocabulary, 2 * self.half + 1), both.shape)
         tokens = np.where(real[..., None], both, noise).reshape(count, -1)
-        if not held_out:
+        if not held_out and self.options.trained == "all":
             return Rows(tokens[:, :-1], tokens[:, 1:])
         earlier = (keys[:, :, None] == keys[:, None, :]) & real[:, None, :]
         earlier &= np.tri(pairs, k=-1, dtype=bool)
@@ -171,9 +171,9 @@ class FuzzyRecall(Pairs):
         for row in range(count):
             text, value = self._row(random, held_out)
             tokens[row, length - len(text) :] = text
-            if held_out:
-                targets[row, -len(value) :] = value
-        return Rows(tokens[:, :-1], targets if held_out else tokens[:, 1:])
+            targets[row, -len(value) :] = value
+        every = not held_out and self.options.trained == "all"
+        return Rows(tokens[:, :-1], tokens[:, 1:] if every else targets)
 
     def _row(self, random: np.random.Generator, held_out: bool) -> tuple[list[int], list[int]]:
         """Pairs that fit, and at their end one of them again; its value."""

@@ -18,11 +18,11 @@ import numpy as np
 
 from everyformer.core.bounds import Count, Several, Share, Whole
 from everyformer.data.batch import IGNORED
-from everyformer.lab.suites.probe import Probe, ProbeOptions, Rows, asked, distinct
+from everyformer.lab.suites.probe import NextOptions, Probe, ProbeOptions, Rows, asked, distinct
 
 
 @dataclass(frozen=True)
-class InductionOptions(ProbeOptions):
+class InductionOptions(NextOptions):
     """Options of `Induction`."""
 
     length: Several = 32
@@ -63,7 +63,7 @@ class Induction(Probe):
         tokens[rows, places] = tokens[:, -2] = o.symbols - 1
         tokens[:, -1] = tokens[rows, places + 1]
         targets = tokens[:, 1:].copy()
-        if held_out:
+        if held_out or o.trained == "answers":
             targets[:, :-1] = IGNORED
         return Rows(tokens[:, :-1], targets)
 
@@ -112,7 +112,7 @@ class MarkedCopying(Probe):
 
 
 @dataclass(frozen=True)
-class NeedleOptions(ProbeOptions):
+class NeedleOptions(NextOptions):
     """Options of `Needle`."""
 
     length: Several = 64
@@ -197,7 +197,7 @@ class Needle(Probe):
             o.symbols - 1, keys[:, 0], values[:, 0],
         )  # fmt: skip
         targets = tokens[:, 1:].copy()
-        if held_out:
+        if held_out or o.trained == "answers":
             targets[:, : -o.values] = IGNORED
         return Rows(tokens[:, :-1], targets)
 

@@ -43,6 +43,15 @@ class ProbeOptions(Options):
     """stream of the rows that are held out"""
 
 
+@dataclass(frozen=True)
+class NextOptions(ProbeOptions):
+    """Options of a probe in which every token but the first may be a target."""
+
+    trained: Literal["all", "answers"] = "all"
+    """targets of training: every next token, as in the papers' programs, or those that are
+    scored"""
+
+
 class Probe(ABC):
     """A generated task; its file begins with the layout of a row."""
 

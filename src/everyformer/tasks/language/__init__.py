@@ -18,7 +18,7 @@ class LanguageModelling(LossTask):
 
     name, about, reads = LM, "tokens -> the next token at every position", "text"
     predicts = "next"
-    metrics = ("bits_per_byte", "loss")
+    metrics = ("answers", "bits_per_byte", "loss")
     train, use = "--data mytext.txt", "generate {run} --prompt '...'"
 
     def build(self, config: ModelConfig) -> Model:
@@ -42,7 +42,7 @@ class MaskedLanguageModelling(LossTask):
     name, about, reads = MLM, "tokens, some of them hidden -> the hidden ones", "text"
     predicts = "hidden"
     goal = "fills in"
-    metrics = ("bits_per_byte", "loss")
+    metrics = ("answers", "bits_per_byte", "loss")
     train, use = "--data mytext.txt --task mlm", "predict {run} 'a [MASK] of text'"
 
     def build(self, config: ModelConfig) -> Model:

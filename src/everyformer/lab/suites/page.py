@@ -1,0 +1,166 @@
+"""The page and the printed table of a board."""
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from everyformer.core.wording import join_names
+from everyformer.lab.report.comparison import rendered
+from everyformer.lab.suites.board import Board, Cell, cell_of
+from everyformer.lab.suites.presets import BOARD, shown
+from everyformer.system.console import table
+from everyformer.system.files import write_text
+
+BASE = "attention"
+"""the member that profiles are held against, where it is there"""
+
+
+def write_page(board: Board, folder: Path) -> None:
+    """Write ``index.html``, which loads nothing."""
+    package = files("everyformer.lab.report")
+    css, js = (Markup((package / f"page.{kind}").read_text("utf-8")) for kind in ("css", "js"))
+    probes = board["probes"]
+    values = {
+        "title": f"{board['preset']}, {len(board['members'])} members, {len(probes)} probes",
+        "style": css,
+        "script": js,
+        "answer": answer(board),
+        "probes": list(probes),
+        "rows": [_row(board, member) for member in board["members"]],
+        "levels": {name: f"{column['shortcut']:.0%}" for name, column in probes.items()},
+        "smallest": {name: _points(column["smallest"]) for name, column in probes.items()},
+        "columns": list(probes.items()),
+        "notes": NOTES,
+        "base": BASE if BASE in board["members"] else "nothing else",
+        "command": board["command"],
+        "machine": _machine(board),
+    }
+    write_text(folder / "index.html", rendered("board.html", "everyformer.lab.suites", **values))
+
+
+GUEST = "a guest, no member of the family"
+NOTES = [
+    "Small print: the 95% interval over seeds, and letters: members of a column with a letter in "
+    "common are not told apart by tests that are corrected for all pairs of the column.",
+    "A grey number is not surely better than the shortcut, the best cheap rule that is known.",
+    "cannot: the member is not made for it; failed: a training did not end. Neither is a 0.",
+    "The last line is the smallest difference that would have told two members apart.",
+    "A click on a heading sorts; a member's name leads to its profile.",
+]
+
+
+def render(board: Board) -> str:
+    """The board for a terminal."""
+    rows = []
+    for member in board["members"]:
+        cells = [cell_of(board, probe, member) for probe in board["probes"]]
+        rows.append(
+            [shown(member), *(f"{_text(cell)} {cell['letters']}".strip() for cell in cells)]
+        )
+    levels = [f"{column['shortcut']:.1%}" for column in board["probes"].values()]
+    text = table(["member", *board["probes"]], [*rows, ["shortcut", *levels]])
+    return f"{text}\n\n{answer(board)}"
+
+
+def answer(board: Board) -> str:
+    """What the tests support, in sentences."""
+    by_probe = {
+        probe: [cell for cell in board["cells"] if cell["probe"] == probe]
+        for probe in board["probes"]
+    }
+    parted = [
+        probe
+        for probe, cells in by_probe.items()
+        if len({*"".join(cell["letters"] for cell in cells)}) > 1
+    ]
+    unlearned = [
+        probe
+        for probe, cells in by_probe.items()
+        if not any(cell["status"] == "done" for cell in cells)
+    ]
+    first = f"Members are told apart by {join_names(parted)}" if parted else NOT_APART
+    rest = f"; not learned by any: {join_names(unlearned)}" if unlearned else ""
+    return f"{first}{rest}."
+
+
+NOT_APART = "No two members are told apart"
+
+
+def _row(board: Board, member: str) -> dict[str, Any]:
+    return {
+        "member": shown(member),
+        "anchor": "of-" + "".join(c if c.isalnum() else "-" for c in member),
+        "about": BOARD.get(member.partition("@")[0], GUEST if ":" in member else "a member"),
+        "cells": [_cell(board, probe, member) for probe in board["probes"]],
+    }
+
+
+def _cell(board: Board, probe: str, member: str) -> dict[str, Any]:
+    cell, level = cell_of(board, probe, member), board["probes"][probe]["shortcut"]
+    base = cell_of(board, probe, BASE) if BASE in board["members"] else None
+    value, around = cell["accuracy"], cell["interval"]
+    above = 0.0 if value is None else max(0.0, (value - level) / max(1 - level, 1e-9))
+    return {
+        "probe": probe,
+        "kind": {"done": "", "floor": "floor"}.get(cell["status"], "none"),
+        "number": value,
+        "share": round(45 * above * (cell["status"] == "done")),
+        "text": _text(cell),
+        "below": f"{_span(around)} {cell['letters']}" if around else cell["letters"],
+        "words": words(cell, level, base),
+        "at": 100 * (value or 0.0),
+        "range": around and (100 * around[0], 100 * (around[1] - around[0])),
+        "level": 100 * level,
+        "base": None if base is None or base["accuracy"] is None else 100 * base["accuracy"],
+        "tried": _tried(cell),
+    }
+
+
+def _text(cell: Cell) -> str:
+    value = cell["accuracy"]
+    if value is None:
+        return cell["status"]
+    return f"{value:.1%}{'*' if cell['status'] == 'leaks' else ''}"
+
+
+def words(cell: Cell, level: float, base: Cell | None) -> str:
+    """A cell in a sentence without a full stop, from intervals alone."""
+    if cell["accuracy"] is None or cell["status"] == "leaks":
+        return f"{cell['status']}: {cell['error']}"
+    if cell["status"] == "floor":
+        return f"no better than the shortcut ({level:.0%})"
+    if base is None or base["accuracy"] is None or base["member"] == cell["member"]:
+        return "better than the shortcut"
+    if not cell["letters"] or {*cell["letters"]} & {*base["letters"]}:
+        return f"not told apart from {base['member']}"
+    than = "better" if cell["accuracy"] > base["accuracy"] else "worse"
+    return f"{than} than {base['member']}"
+
+
+def _tried(cell: Cell) -> str:
+    each = (
+        f"{'[' * chosen}{one['lr']:g}{']' * chosen}: "
+        + ("failed" if one["loss"] is None else f"{one['loss']:.3f}")
+        for one in cell["tried"]
+        for chosen in [one["lr"] == cell["lr"]]
+    )
+    return ", ".join(each)
+
+
+def _span(around: list[float]) -> str:
+    return f"{100 * around[0]:.0f}–{100 * around[1]:.0f}"
+
+
+def _points(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} points"
+
+
+def _machine(board: Board) -> str:
+    known = board["environment"]
+    return (
+        f"{board['hours']:.2f} hours of training in all, {board['seeds']} seeds, on "
+        f"{known.get('platform', 'an unknown machine')}, torch "
+        f"{known.get('packages', {}).get('torch', '?')}, steps x {board['times']:g}."
+    )

@@ -1,0 +1,142 @@
+"""Presets: the settings of every probe, and the members of the recorded board.
+
+``mini`` is learned by attention on one core in seconds. ``paper`` is what a paper printed, as exact
+as it is known; its results never stand in one table with those of ``mini``.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from everyformer.core.config import Choice
+from everyformer.core.errors import ConfigError, nearest
+
+Preset = Literal["mini", "paper"]
+Skill = Literal["recall", "copy", "memory", "state"]
+SMALL: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2}
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A probe as a preset has it."""
+
+    data: str
+    """the probe"""
+    skill: Skill
+    """what `everyformer list --can` calls it"""
+    options: tuple[str, ...]
+    """of the probe"""
+    training: Mapping[str, Any]
+    """of `TrainingConfig`; what is not here, all settings share"""
+    model: Mapping[str, Any] = field(default_factory=SMALL.copy)
+    """the same for all members"""
+    genes: Mapping[str, Choice] = field(default_factory=dict)
+    """the same for all members"""
+    own: tuple[str, ...] = ()
+    """members' own options, as member.option=value"""
+    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    """learning rates that are tried for every member with the first seed"""
+    published: Mapping[str, float] = field(default_factory=dict)
+    """what the source printed"""
+
+
+SHORT = (
+    *("adaptive-span.ramp=8", "aft-local.window=8", "bigbird.block_size=4"),
+    *("bigbird.extra_tokens=1", "linformer-chunked.causal_chunk=8", "longformer.window=16"),
+    *("reformer.chunk=8", "routing.window=8", "sinkhorn.block_size=8"),
+    "sparse-transformer.stride=8",
+)
+"""windows, blocks and buckets of 8 tokens, a quarter of the shortest rows, so that a member that
+sees a part of a long text sees a part of these"""
+
+
+def _mini(data: str, skill: Skill, options: str, steps: int) -> Setting:
+    training = {"steps": steps, "batch": 64, "betas": (0.9, 0.98)}
+    return Setting(data, skill, tuple(options.split()), training, own=SHORT)
+
+
+MINI: dict[str, Setting] = {
+    "mad:recall": _mini("mad:recall", "recall", "length=16", 1500),
+    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=24 noise=8", 1500),
+    "mad:copying": _mini("mad:copying", "copy", "length=24 content=6", 400),
+    "mad:memorization": _mini("mad:memorization", "memory", "length=16", 400),
+    "mqar": _mini("mqar", "recall", "length=24 symbols=64 pairs=4", 600),
+    "induction": _mini("induction", "recall", "length=24 trained=answers", 600),
+    "selective-copy": _mini("selective-copy", "copy", "length=24", 400),
+    "needle": _mini("needle", "recall", "length=24 decoys=1 values=1 trained=answers", 1500),
+    "state:parity": _mini("state:parity", "state", "length=16 longest=32", 600),
+    "state:s3": _mini("state:s3", "state", "length=16 longest=16", 600),
+}
+
+
+def _epochs(count: int, rows: int, batch: int, **more: Any) -> dict[str, Any]:
+    """Steps of so many epochs, each of whole batches and one of the rest."""
+    return {"steps": count * -(-rows // batch), "batch": batch, **more}
+
+
+_ADAM = {"betas": (0.9, 0.999), "clip": None, "warmup": 0.0}
+_MAD: dict[str, Any] = {
+    "model": {"width": 128, "layers": 2, "heads": 16, "bias": ()},
+    "genes": {"feedforward": Choice("swiglu"), "norm": Choice("rms")},
+    "rates": (1e-4, 5e-4, 1e-3),
+}
+PAPER: dict[str, Setting] = {}
+PRESETS: dict[Preset, dict[str, Setting]] = {"mini": MINI, "paper": PAPER}
+
+BOARD: dict[str, str] = {
+    "attention": "softmax attention, sinusoidal positions",
+    "rope": "positions that turn queries and keys",
+    "alibi": "biases that fall with the distance",
+    "t5-relative": "biases learned by distance",
+    "da-transformer": "scores scaled by the distance",
+    "gtrxl": "gates in place of residuals, relative positions",
+    "universal": "one layer until every token halts",
+    "adaptive-span": "windows that are learned",
+    "aft-full": "averages by learned weights of pairs of places",
+    "aft-local": "the same within a window",
+    "aft-simple": "the same without places",
+    "aft-conv": "the same by a kernel",
+    "linear": "a state of products, features of elu",
+    "performer": "softmax estimated by positive random features",
+    "rfa": "softmax estimated by random waves",
+    "routing": "clusters of queries and keys",
+    "sinkhorn": "blocks that are sorted",
+    "sparse-transformer": "strided patterns",
+    "longformer": "a sliding window",
+    "bigbird": "window, global and random blocks",
+    "reformer": "tokens of like hash",
+    "linformer-chunked": "a projection of the length, in segments",
+    "gmlp": "a learned matrix over places, no attention",
+    "amlp": "the same with a tiny attention",
+}
+"""a member for each mechanism, and the mechanism"""
+GUESTS = {
+    name: f"everyformer.lab.suites.guests:{name}" for name in ("lstm", "mamba2", "gated_delta")
+}
+"""sequence models that are no Transformers, and where they are made"""
+
+
+def shown(member: str) -> str:
+    """A member as a board calls it."""
+    return next((name for name, place in GUESTS.items() if member == place), member)
+
+
+def chosen(preset: Preset, suite: tuple[str, ...]) -> dict[str, Setting]:
+    """The settings that the words of ``suite`` name: probes, or families of them; () is all.
+
+    Raises:
+        ConfigError: a word names none.
+    """
+    known = PRESETS[preset]
+    families = {name.partition(":")[0] for name in known if ":" in name}
+    for word in suite:
+        if word not in known and word not in families:
+            raise ConfigError(
+                f"the preset {preset} has no probe '{word}'; {nearest(word, [*known, *families])}"
+            )
+    wanted = {*suite}
+    return {
+        name: setting
+        for name, setting in known.items()
+        if not suite or {name, name.partition(":")[0]} & wanted
+    }

@@ -1,0 +1,236 @@
+"""Boards: what stands in them, what is refused, and that they go on where they were stopped."""
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from everyformer.cli import main
+from everyformer.core.errors import CheckpointError
+from everyformer.data import load_dataset
+from everyformer.data.config import DataConfig
+from everyformer.lab.compare import launchers, worker
+from everyformer.lab.suites import board as boards
+from everyformer.lab.suites import presets
+from everyformer.system.plain import from_json
+from everyformer.training.evaluate import evaluate
+from everyformer.training.saved import load_model
+
+pytestmark = pytest.mark.usefixtures("forgotten")
+TINY = {"width": 16, "layers": 1, "heads": 2}
+LEAKY = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, vocabulary, width):
+        super().__init__()
+        self.embedding, self.head = nn.Embedding(vocabulary, width), nn.Linear(width, vocabulary)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        return self.head(x + x.mean(1, keepdim=True))
+
+
+class Torn(Net):
+    def forward(self, tokens):
+        if self.training and tokens.shape[0] == 4:
+            raise RuntimeError("no step can be made")
+        return self.head(self.embedding(tokens))
+"""
+
+
+@pytest.fixture
+def suite(tmp_path, monkeypatch, capsys):
+    """Run `everyformer suite` with one step a training, in this process."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.chdir(tmp_path)
+    for preset, settings in presets.PRESETS.items():
+        small = {
+            name: presets.Setting(one.data, one.skill, one.options, {"steps": 1, "batch": 4}, TINY)
+            for name, one in settings.items()
+        }
+        monkeypatch.setitem(presets.PRESETS, preset, small)
+    started = []
+
+    def here(module, place, stop, *words):
+        started.append(f"{place.parents[1].name}/{place.name}")
+        return worker.main(place, *words)
+
+    monkeypatch.setattr(launchers, "launch", here)
+
+    def run(*words, out="made", jobs=("--jobs", "1"), rates=("--lr-grid", "1e-3")):
+        started.clear()
+        capsys.readouterr()
+        code = main(["suite", *words, *jobs, *rates, "--out", out])
+        said = capsys.readouterr()
+        assert "Traceback" not in said.err
+        return code, said.out, said.err
+
+    run.started = started
+    return run
+
+
+def made(folder="made"):
+    with open(f"{folder}/board.json", encoding="utf-8") as file:
+        return from_json(file.read())
+
+
+def test_a_board_holds_what_its_comparisons_found(suite):
+    code, out, _ = suite("attention", "linear", "--suite", "mqar", "state:parity", "--seeds", "2")
+    assert code == 0
+    board = made()
+    assert list(board["probes"]) == ["mqar", "state:parity"]
+    assert len(suite.started) == 8
+    for name in board["probes"]:
+        place = f"made/{name.replace(':', '-')}/results.json"
+        with open(place, encoding="utf-8") as file:
+            rows = {row["member"]: row for row in json.load(file)["rows"]}
+        for member, row in rows.items():
+            cell = boards.cell_of(board, name, member)
+            assert cell["values"] == row["values"]
+            assert cell["letters"] == "".join(row["letters"])
+    with open("made/board.csv", newline="", encoding="utf-8") as file:
+        lines = list(csv.DictReader(file))
+    assert [(x["probe"], x["member"], x["seed"]) for x in lines[:3]] == [
+        ("mqar", "attention", "0"), ("mqar", "attention", "1"), ("mqar", "linear", "0"),
+    ]  # fmt: skip
+    page = Path("made/index.html").read_text(encoding="utf-8")
+    for text in ("attention", "linear", "mqar", "state:parity", "--seeds 2"):
+        assert text in page
+        assert text in out or text == "--seeds 2"
+    assert "http" not in page.replace("http://www.w3.org", "")
+
+
+def test_rates_are_chosen_by_one_stream_and_judged_by_another(suite):
+    rates = ("--lr-grid", "1e-4", "3e-1")
+    suite("attention", "--suite", "mqar", "--seeds", "1", rates=rates)
+    cell = boards.cell_of(made(), "mqar", "attention")
+    losses = {one["lr"]: one["loss"] for one in cell["tried"]}
+    assert cell["lr"] == min(losses, key=losses.get)
+    folder = "attention-seed0" + ("" if cell["lr"] == 1e-4 else "-lr0.3")
+    model = load_model(f"made/mqar/runs/{folder}/run").eval()
+    options = presets.MINI["mqar"].options
+    found = {
+        stream: evaluate(
+            model, load_dataset(DataConfig(source="mqar", options=(*options, f"held_out={stream}")))
+        )
+        for stream in ("validation", "test")
+    }
+    assert cell["values"] == [found["test"]["accuracy"]]
+    assert losses[cell["lr"]] != found["test"]["loss"]
+    assert cell["macro"] == pytest.approx(found["test"]["macro_answers"])
+    assert cell["rows"] == found["test"]["whole_rows"]
+
+
+def test_cells_that_have_no_number_say_why(suite):
+    with open("mine.py", "w", encoding="utf-8") as file:
+        file.write(LEAKY)
+    words = ("etc", "attention", "mine.py:Net", "mine.py:Torn")
+    code, out, _ = suite(*words, "--suite", "mad:recall", "state:parity", "--seeds", "1")
+    board = made()
+    cells = {
+        (name, member): boards.cell_of(board, name, member)
+        for name in board["probes"]
+        for member in words
+    }
+    assert code == 1
+    assert cells["mad:recall", "etc"]["status"] == "cannot"
+    assert "whose answers are inputs further on" in cells["mad:recall", "etc"]["error"]
+    # what is asked is no input, so one that sees both sides is asked too
+    assert cells["state:parity", "etc"]["accuracy"] is not None
+    assert cells["mad:recall", "mine.py:Net"]["status"] == "leaks"
+    assert "*" in out
+    assert cells["mad:recall", "mine.py:Torn"]["status"] == "failed"
+    assert "no step can be made" in cells["mad:recall", "mine.py:Torn"]["error"]
+    assert cells["mad:recall", "attention"]["status"] == "floor"
+    with open("made/board.csv", newline="", encoding="utf-8") as file:
+        lines = [x for x in csv.DictReader(file) if x["member"] == "mine.py:Torn"]
+    assert [(x["seed"], x["accuracy"], x["status"]) for x in lines] == 2 * [("", "", "failed")]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            ["attention", "--suite", "mqr"],
+            "the preset mini has no probe 'mqr'; did you mean 'mqar'",
+        ),
+        (["atention"], "unknown member 'atention'"),
+        (["attention", "--only", "mqar/linear", "--suite", "mqar"], "the suite has no cell"),
+        (["--resume"], "there is no suite in made to resume"),
+    ],
+)
+def test_what_does_not_exist_is_named(suite, words, sentence):
+    code, _, err = suite(*words)
+    assert code == 2
+    assert sentence in err
+    assert not suite.started
+
+
+def test_presets_members_and_seeds_do_not_meet_in_a_folder(suite, monkeypatch):
+    assert suite("attention", "--suite", "mqar", "--seeds", "1")[0] == 0
+    monkeypatch.setitem(presets.PRESETS, "paper", presets.PRESETS["mini"])
+    for words in (["--preset", "paper"], ["--seeds", "2"], ["--times", "2"]):
+        code, _, err = suite("--resume", *words, rates=())
+        assert code == 2
+        assert "was started with other options" in err
+    assert "holds a suite: give --resume" in suite("attention")[2]
+    os.mkdir("other")
+    open("other/mine.txt", "w").close()
+    assert "holds no suite" in suite("attention", out="other")[2]
+
+
+def test_a_board_of_another_version_is_not_read(suite, monkeypatch):
+    suite("attention", "--suite", "mqar", "--seeds", "1")
+    path = Path("made/board.json")
+    assert boards.read_board(path)["members"] == ["attention"]
+    monkeypatch.setattr(boards, "VERSION", boards.VERSION + 1)
+    with pytest.raises(CheckpointError, match="is a board of version 1 of the probes"):
+        boards.read_board(path)
+
+
+def test_a_suite_that_was_stopped_goes_on(suite, monkeypatch):
+    run = launchers.launch
+
+    def stopped(module, place, stop, *words):
+        if len(suite.started) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return 143
+        return run(module, place, stop, *words)
+
+    words = ("attention", "--suite", "mqar", "induction", "--seeds", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(launchers, "launch", stopped)
+        code, _, err = suite(*words)
+    assert code == 143
+    assert "stopped; continue with: everyformer suite --resume --out made" in err
+    assert [*made()["probes"]] == ["mqar"]
+    first = [*suite.started]
+    assert suite("--resume", rates=())[0] == 0
+    assert len(suite.started) == 2
+    assert not {*first} & {*suite.started}
+    assert [*made()["probes"]] == ["mqar", "induction"]
+
+
+def test_cells_may_be_jobs_of_a_scheduler(suite):
+    words = ("attention", "linear", "--suite", "mqar", "--seeds", "1")
+    for member in ("linear", "attention"):
+        assert suite(*words, "--only", f"mqar/{member}")[0] == 0
+        assert suite.started == [f"mqar/{member}-seed0"]
+    assert suite("--resume", rates=())[0] == 0
+    assert suite.started == []
+    assert [cell["member"] for cell in made()["cells"]] == ["attention", "linear"]
+
+
+@pytest.mark.full("processes, seconds")
+def test_trainings_run_side_by_side(suite):
+    code, _, err = suite("attention", "--suite", "mqar", "--seeds", "2", jobs=("--jobs", "2"))
+    assert code == 0
+    assert suite.started == []
+    assert len(made()["cells"][0]["values"]) == 2
+    assert "training for" not in err
