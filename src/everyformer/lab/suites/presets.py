@@ -42,7 +42,7 @@ class Setting:
 
 SHORT = (
     *("adaptive-span.ramp=8", "aft-local.window=8", "bigbird.block_size=4"),
-    *("bigbird.extra_tokens=1", "linformer-chunked.causal_chunk=8", "longformer.window=16"),
+    *("linformer-chunked.causal_chunk=8", "longformer.window=16"),
     *("reformer.chunk=8", "routing.window=8", "sinkhorn.block_size=8"),
     "sparse-transformer.stride=8",
 )
