@@ -15,6 +15,7 @@ from everyformer.core.member import Member
 from everyformer.core.tasks import TASKS, tasks_called
 from everyformer.family import list_members
 from everyformer.genes.config import Architecture
+from everyformer.lab.suites import abilities
 from everyformer.system.console import emit, table
 from sequence_laws.memory import size
 
@@ -56,6 +57,10 @@ class ListOptions(Options):
     """only members whose padded rows equal the rows alone"""
     mixers: bool = False
     """only members that `create_mixer` and the drop-in modules know"""
+    can: str | None = None
+    """only members that were measured to be able, by skills with commas between: recall, copy,
+    memory, state (on most probes of the skill, 90% right; docs/board/mini), or that stream, or
+    have a constant-memory state: recall,stream,constant-memory"""
     memory: str | None = None
     """only members that stream a text of --length tokens in so much memory (4GB, 500MB): their
     state and weights by place, in float32, of one text, as the formulas of their rows have it"""
@@ -139,6 +144,7 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
         if getattr(options, name.replace(" ", "_")):
             flag = "--" + name.replace(" ", "-")
             filters.append((flag, lambda m, ability=ability: m.can(ability)))  # type: ignore[misc]
+    filters += [_able(word) for word in (options.can or "").split(",") if options.can is not None]
     if options.mixers:
         filters.append(("--mixers", lambda m: m.is_mixer))
     if options.state is not None:
@@ -155,6 +161,23 @@ def _filters(options: ListOptions) -> list[tuple[str, Callable[[Member], bool]]]
 
         filters.append((f"--memory {options.memory}", fits))
     return filters
+
+
+def _able(word: str) -> tuple[str, Callable[[Member], bool]]:
+    """The test of a word of --can.
+
+    Raises:
+        ConfigError: there is no such skill.
+    """
+    words = f"--can {word}"
+    if word == "stream":
+        return words, lambda member: member.can("streaming")
+    if word == "constant-memory":
+        return words, lambda member: member.state == "constant"
+    if word not in abilities.SKILLS:
+        raise unknown("skill", word, [*abilities.SKILLS, "stream", "constant-memory"])
+    known = abilities.measured()
+    return words, lambda member: abilities.can(member.name, word, known)
 
 
 def _order(options: ListOptions) -> Callable[[Member], Any]:

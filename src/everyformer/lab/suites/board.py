@@ -198,15 +198,12 @@ def cell_words(finished: Finished, dataset: Dataset) -> str:
     member = shown(finished[0][0].member)
     kept = [(job, result) for job, result in finished if job.chosen]
     failed = next((r["error"] for _, r in finished if r["status"] != "done"), None)
-    values = [
-        float(result["evaluation"]["accuracy"])
-        for _, result in kept
-        if result["status"] == "done" and "accuracy" in result["evaluation"]
-    ]
+    told = [result["evaluation"] for _, result in kept if result["status"] == "done"]
+    values = [float(one["accuracy"]) for one in told if "accuracy" in one]
     if failed is not None or not values:
         return f"{member}: failed: {failed}" if failed else f"{member}: no accuracy"
     mean = statistics.mean(values)
-    low = mean_interval(values)[0] if len(values) > 1 else mean
+    low = (mean_interval(values) if len(values) > 1 else told[0]["accuracy_interval"])[0]
     floor = dataset.shortcut or 0.0
     than = "" if low > floor else f", no better than the shortcut's {floor:.1%}"
     each = ", ".join(f"{value:.1%}" for value in values)

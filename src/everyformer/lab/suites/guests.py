@@ -11,12 +11,16 @@ Each takes token ids (B, L) to logits (B, L, V), in plain torch: slower than ker
 would be. ``everyformer suite attention lstm`` has one on a board.
 """
 
+import logging
 import sys
 from typing import Any
 
 from torch import Tensor, nn
 
 from sequence_laws.extras import extra_module
+
+# it tells every process that there are faster ways
+logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
 
 CHUNK = 16
 """tokens that Mamba-2 reads at once"""

@@ -22,6 +22,7 @@ from everyformer.core.config import affects, differences, field_types, from_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import allow_model
 from everyformer.core.tasks import LM, MLM
+from everyformer.core.wording import duration
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.data.dataset import Dataset
@@ -251,12 +252,18 @@ def _trained(
     finished = Finished()
     for dataset, ready in column.parts:
         estimate = Estimate(column.comparison, ready, dataset, {}, None, launcher.at_once)
-        trainings = Trainings(column.comparison, dataset, place, say, stop, estimate, launcher)
+        # a line for each member will do
+        trainings = Trainings(column.comparison, dataset, place, _silent, stop, estimate, launcher)
         trainings.note_saved(ready)
         for of_member in trainings.run(ready):
             finished += of_member
-            say(f"{column.name}: {cell_words(of_member, dataset)}")
+            left = f" ({duration(estimate.left)} left)" if estimate.remaining else ""
+            say(f"{column.name}: {cell_words(of_member, dataset)}{left}")
     return finished
+
+
+def _silent(line: str) -> None:
+    """Say nothing."""
 
 
 def _launcher(config: SuiteConfig, settings: dict[str, Setting]) -> Launcher:
