@@ -14,6 +14,7 @@ Cost: O(L (C (M + D_v) + M D_v)), C tokens a chunk (`kernel_chunks`); state M (D
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -24,12 +25,12 @@ from everyformer.core.leaving import leaves_torch
 from everyformer.core.shared import advanced
 from everyformer.engines.cuda import on_cuda
 from everyformer.engines.kernel.chunks import (
-    CHUNK,
     CPU,
     Carried,
     Inputs,
     backward,
     before_map,
+    chunk_length,
     chunk_segment,
     forward,
     segment_count,
@@ -322,29 +323,36 @@ def _counted(v: Any, features: int, within: int, states: int, fades: int) -> int
     Multiplications: ``within`` for each pair of tokens of a chunk; ``states`` times M (D_v + 1) for
     each token; ``fades`` times as many for each pair of chunks of a segment.
     """
-    size, parts = features * (v[3] + 1), _segments(v[2], features, v[3])
-    chunks = [-(-(stop - start) // CHUNK) for start, stop in parts]
-    tokens = sum(chunks) * CHUNK
-    mixed = sum(n * (n + 1) for n in chunks) * fades
-    return int(2 * v[0] * v[1] * (tokens * (CHUNK * within + states * size) + mixed * size))
+    state, products = features * (v[3] + 1), 0
+    for chunks, size in _chunks(v, features):
+        products += chunks * size * (size * within + states * state)
+        products += chunks * (chunks + 1) * fades * state
+    return int(2 * v[0] * v[1] * products)
 
 
 def _operations(v: Any, sums: Any, rows: Any) -> int:
     """Products within chunks, the chunks' sums, what queries read of them, and those of the map."""
     counted = _counted(v, sums[2], within=sums[2] + v[3] + 1, states=2, fades=1)
-    return counted + 2 * _mapping(v, rows)
+    return counted + 2 * _mapping(v, sums[2], rows)
 
 
 def _operations_back(v: Any, after: Any, rows: Any) -> int:
     """The weights and the states again, and two products for each of the forward pass."""
     within = 3 * after[2] + 2 * (v[3] + 1)
-    return _counted(v, after[2], within=within, states=5, fades=2) + 4 * _mapping(v, rows)
+    return _counted(v, after[2], within=within, states=5, fades=2) + 4 * _mapping(v, after[2], rows)
 
 
-def _mapping(v: Any, rows: Any) -> int:
+def _mapping(v: Any, features: int, rows: Any) -> int:
     """Operations of W x for all queries or keys, whose last chunk counts whole."""
-    tokens = -(-v[2] // CHUNK) * CHUNK
+    tokens = sum(chunks * size for chunks, size in _chunks(v, features))
     return 0 if rows is None else int(2 * v[0] * v[1] * tokens * rows[1] * rows[2])
+
+
+def _chunks(v: Any, features: int) -> Iterator[tuple[int, int]]:
+    """Chunks of each segment, and their tokens."""
+    for start, stop in _segments(v[2], features, v[3]):
+        size = chunk_length(stop - start)
+        yield -(-(stop - start) // size), size
 
 
 _kernel_attention, _kernel_attention_backward = operator(

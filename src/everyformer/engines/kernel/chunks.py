@@ -27,7 +27,10 @@ from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import widened
 
 CHUNK = 64
-"""tokens side by side: 2 C M multiplications within a chunk against 4 M D_v for its state"""
+"""C at most, tokens side by side: 2 C M multiplications within a chunk against 4 M D_v for its
+state"""
+STEP = 8
+"""of the tokens of a segment that has fewer, which is one chunk"""
 BUDGET = 2**16
 """numbers that the states inside one segment may hold on a CPU, for each head of each row: they and
 the segment's tokens stay in the cache"""
@@ -42,6 +45,11 @@ def segment_count(length: int, features: int, values: int, device: torch.device 
     """Segments of ``length`` tokens, at least one."""
     size = segment_length(features, values, device)
     return (length + size - 1) // size
+
+
+def chunk_length(length: int) -> int:
+    """C of a segment of ``length`` tokens."""
+    return CHUNK if length > CHUNK - STEP else -(-length // STEP) * STEP
 
 
 class Inputs(NamedTuple):
@@ -131,18 +139,19 @@ def chunk_segment(part: Inputs, before: Carried) -> Chunked:
     # a gate's gradient is what is left of a sum over all later tokens, where digits are lost
     plain = part.map is None or part.map.rows is None
     half = halves(part.v) and part.gate is None and plain
-    q, k = (_filled(t, half) for t in (part.q, part.k))
-    v = _with_ones(part.v, part.padding_mask)
+    size = chunk_length(part.v.shape[2])
+    q, k = (_filled(t, size, half) for t in (part.q, part.k))
+    v = _with_ones(part.v, size, part.padding_mask)
     rows = before.sums.shape[0]
-    chunks, both = q.shape[2] // CHUNK, None
+    chunks, both = q.shape[2] // size, None
     if part.map is not None:
         of_q, of_k = (mapped(widened(t), part.map) for t in (q, k))
         q, k, both = of_q.features, of_k.features, (part.map, of_q, of_k)
         if of_k.level is not None:
             own = of_k.level[:, :, : part.v.shape[2]]
             part = part._replace(level=own if part.level is None else own + part.level)
-    q, k = (t.reshape(-1, CHUNK, t.shape[3]) for t in (q, k))
-    levels, fades, level = _levels(part, before.level, chunks)
+    q, k = (t.reshape(-1, size, t.shape[3]) for t in (q, k))
+    levels, fades, level = _levels(part, before.level, chunks, size)
     if fades is None:
         fades = v.new_ones(chunks + 1, chunks + 1).tril_().expand(rows, -1, -1)
     sums = product(k.mT, _owned(v, levels), half).view(rows, chunks, -1)
@@ -192,7 +201,7 @@ def before_map(
     level = None if of_level is None or of_k.level is None else of_level.view_as(of_k.level)
     dq = unmapped(of_q, by, dq.view_as(of_q.features), None)
     dk = unmapped(of_k, by, dk.view_as(of_k.features), level)
-    return dq.view(-1, CHUNK, dq.shape[3]), dk.view(-1, CHUNK, dk.shape[3])
+    return tuple(t.view(-1, part.q.shape[1], t.shape[3]) for t in (dq, dk))  # type: ignore[return-value]
 
 
 def _owned(v: Tensor, levels: Levels | None) -> Tensor:
@@ -201,7 +210,7 @@ def _owned(v: Tensor, levels: Levels | None) -> Tensor:
 
 
 def _levels(
-    part: Inputs, before: Tensor | None, chunks: int
+    part: Inputs, before: Tensor | None, chunks: int, size: int
 ) -> tuple[Levels | None, Tensor | None, Tensor | None]:
     """Factors of a segment, those of its states, and the level of the state at its end.
 
@@ -210,11 +219,12 @@ def _levels(
     """
     if before is None:
         return None, None, None
-    rows, size, lowest = before.shape[0], chunks * CHUNK, float("-inf")
+    rows, lowest = before.shape[0], float("-inf")
 
     def chunked(t: Tensor, fill: float) -> Tensor:
         t = t.reshape(rows, -1)
-        return pad(t, (0, size - t.shape[1]), value=fill).unflatten(1, (chunks, CHUNK))
+        rest = chunks * size - t.shape[1]
+        return pad(t, (0, rest), value=fill).unflatten(1, (chunks, size))
 
     like = part.level if part.gate is None else part.gate
     assert like is not None
@@ -243,19 +253,19 @@ def _levels(
     return levels, fades, tops[:, -1] + total[:, -1]
 
 
-def _filled(t: Tensor, half: bool) -> Tensor:
+def _filled(t: Tensor, size: int, half: bool) -> Tensor:
     """(B, H, l, c), filled up with zeros to whole chunks; of products in bfloat16 as it is."""
-    t, rest = t if half else widened(t), -t.shape[2] % CHUNK
+    t, rest = t if half else widened(t), -t.shape[2] % size
     return pad(t, (0, 0, 0, rest)) if rest else t
 
 
-def _with_ones(v: Tensor, padding_mask: Tensor | None) -> Tensor:
+def _with_ones(v: Tensor, size: int, padding_mask: Tensor | None) -> Tensor:
     """v' of a segment in chunks."""
     batch, heads, length, values = v.shape
-    chunks = -(-length // CHUNK)
-    out = widened(v[..., :0]).new_zeros(batch, heads, chunks * CHUNK, values + 1)
+    chunks = -(-length // size)
+    out = widened(v[..., :0]).new_zeros(batch, heads, chunks * size, values + 1)
     out[:, :, :length, :values] = v
     out[:, :, :length, values] = 1
     if padding_mask is not None:
         out[:, :, :length].masked_fill_(~padding_mask[:, None, :, None], 0)
-    return out.view(-1, CHUNK, values + 1)
+    return out.view(-1, size, values + 1)

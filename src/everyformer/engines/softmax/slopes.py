@@ -57,8 +57,8 @@ def slopes_in(
     q: Tensor, k: Tensor, visible: Visibility, slopes: Tensor, dropout: float = 0.0
 ) -> Literal["squares", "channels", "written"]:
     """The way to add slopes to scores: `sloped_attention`, `with_slopes_in` or `with_bias`."""
-    if q.shape[2] == 1:
-        return "written"
+    if q.shape[2] == 1 or (k.shape[2] <= CHUNK and q.dtype not in HALF):
+        return "written"  # all rows at once, where each would be a call
     if q.dtype in HALF:
         return "channels"
     exact = q.dtype in (torch.float32, torch.float64) and q.shape[2] <= k.shape[2]
