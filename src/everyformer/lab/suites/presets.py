@@ -13,7 +13,7 @@ from everyformer.core.errors import ConfigError, nearest
 
 Preset = Literal["mini", "paper"]
 Skill = Literal["recall", "copy", "memory", "state"]
-SMALL: dict[str, Any] = {"width": 64, "layers": 2, "heads": 2}
+SMALL: dict[str, Any] = {"width": 32, "layers": 2, "heads": 2}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Setting:
     """the same for all members"""
     own: tuple[str, ...] = ()
     """members' own options, as member.option=value"""
-    rates: tuple[float, ...] = (1e-3, 3e-3, 1e-2)
+    rates: tuple[float, ...] = (3e-3, 1e-2)
     """learning rates that are tried for every member with the first seed"""
     published: Mapping[str, float] = field(default_factory=dict)
     """what the source printed"""
@@ -56,16 +56,16 @@ def _mini(data: str, skill: Skill, options: str, steps: int) -> Setting:
 
 
 MINI: dict[str, Setting] = {
-    "mad:recall": _mini("mad:recall", "recall", "length=16", 1500),
-    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=24 noise=8", 1500),
+    "mqar": _mini("mqar", "recall", "length=24 symbols=64 pairs=4", 800),
+    "induction": _mini("induction", "recall", "length=24 trained=answers", 500),
     "mad:copying": _mini("mad:copying", "copy", "length=24 content=6", 400),
     "mad:memorization": _mini("mad:memorization", "memory", "length=16", 400),
-    "mqar": _mini("mqar", "recall", "length=24 symbols=64 pairs=4", 600),
-    "induction": _mini("induction", "recall", "length=24 trained=answers", 600),
     "selective-copy": _mini("selective-copy", "copy", "length=24", 400),
-    "needle": _mini("needle", "recall", "length=24 decoys=1 values=1 trained=answers", 1500),
     "state:parity": _mini("state:parity", "state", "length=16 longest=32", 600),
     "state:s3": _mini("state:s3", "state", "length=16 longest=16", 600),
+    "mad:recall": _mini("mad:recall", "recall", "length=16 symbols=8", 1200),
+    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=12 noise=4", 1200),
+    "needle": _mini("needle", "recall", "length=24 decoys=1 values=1 trained=answers", 1000),
 }
 
 
