@@ -210,6 +210,25 @@ def cell_words(finished: Finished, dataset: Dataset) -> str:
     return f"{member}: {mean:.1%} ({each}) at a rate of {kept[0][0].lr:g}{than}"
 
 
+def verdicts(board: Board) -> list[str]:
+    """A sentence for every cell that a source has printed a number for: whether the 95% interval
+    over seeds holds it."""
+    found = []
+    for probe, column in board["probes"].items():
+        for member, value in column["published"].items():
+            if member not in board["members"]:
+                continue
+            cell = cell_of(board, probe, member)
+            low, high = cell["interval"] or (0.0, 0.0)
+            verdict = "replicated" if low <= value <= high else "not replicated"
+            here = "no number" if cell["accuracy"] is None else f"{cell['accuracy']:.1%}"
+            found.append(
+                f"{probe}, {member}: published {value:.1%}, here {here} "
+                f"({low:.1%} to {high:.1%} over {len(cell['values'])} seeds): {verdict}"
+            )
+    return found
+
+
 def write_board(board: Board, folder: Path) -> None:
     """board.json and board.csv."""
     write_json(folder / "board.json", dict(board))

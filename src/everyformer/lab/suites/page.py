@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from everyformer.core.wording import join_names
 from everyformer.lab.report.comparison import rendered
-from everyformer.lab.suites.board import Board, Cell, cell_of
+from everyformer.lab.suites.board import Board, Cell, cell_of, verdicts
 from everyformer.lab.suites.presets import BOARD, shown
 from everyformer.system.console import table
 from everyformer.system.files import write_text
@@ -32,7 +32,7 @@ def write_page(board: Board, folder: Path) -> None:
         "levels": {name: f"{column['shortcut']:.0%}" for name, column in probes.items()},
         "smallest": {name: _points(column["smallest"]) for name, column in probes.items()},
         "columns": list(probes.items()),
-        "notes": NOTES,
+        "notes": [*NOTES, *verdicts(board)],
         "base": BASE if BASE in board["members"] else "nothing else",
         "command": board["command"],
         "machine": _machine(board),
@@ -61,7 +61,7 @@ def render(board: Board) -> str:
         )
     levels = [f"{column['shortcut']:.1%}" for column in board["probes"].values()]
     text = table(["member", *board["probes"]], [*rows, ["shortcut", *levels]])
-    return f"{text}\n\n{answer(board)}"
+    return "\n".join([text, "", answer(board), *verdicts(board)])
 
 
 def answer(board: Board) -> str:

@@ -74,13 +74,50 @@ def _epochs(count: int, rows: int, batch: int, **more: Any) -> dict[str, Any]:
     return {"steps": count * -(-rows // batch), "batch": batch, **more}
 
 
-_ADAM = {"betas": (0.9, 0.999), "clip": None, "warmup": 0.0}
-_MAD: dict[str, Any] = {
-    "model": {"width": 128, "layers": 2, "heads": 16, "bias": ()},
-    "genes": {"feedforward": Choice("swiglu"), "norm": Choice("rms")},
-    "rates": (1e-4, 5e-4, 1e-3),
-}
-PAPER: dict[str, Setting] = {}
+# the program decays by epochs, to 1e-6
+_MAD_TRAINING = {"betas": (0.9, 0.999), "warmup": 0.0, "min_lr_ratio": 0.002, "clip": None}
+
+
+def _mad(data: str, skill: Skill, options: str, rows: int, **published: float) -> Setting:
+    """A baseline of MAD: 200 epochs in batches of 128, two layers of width 128."""
+    return Setting(
+        data,
+        skill,
+        options=(*options.split(), f"rows={rows}"),
+        training=_epochs(200, rows, 128, **_MAD_TRAINING),
+        model={"width": 128, "layers": 2, "heads": 2, "block": {"norm": "rmsnorm"}},
+        genes={"feedforward": Choice("swiglu", {"expansion": 2.75})},
+        rates=(1e-4, 5e-4, 1e-3),
+        published=published,
+    )
+
+
+def _states(data: str, options: str) -> Setting:
+    """The smallest setting of a probe of states: one layer of width 16, 20,000 steps."""
+    training = {
+        "steps": 20_000, "batch": 256, "betas": (0.9, 0.999), "warmup": 0.1, "min_lr_ratio": 1e-3,
+        "weight_decay": 0.0, "clip": None,
+    }  # fmt: skip
+    model = {"width": 16, "layers": 1, "heads": 1}
+    return Setting(data, "state", tuple(options.split()), training, model, rates=(1e-3,))
+
+
+PAPER: dict[str, Setting] = {
+    "mad:memorization": _mad(
+        "mad:memorization", "memory", "length=32 symbols=256", 256, rope=0.788
+    ),
+    "mad:recall": _mad("mad:recall", "recall", "length=128 symbols=16", 800),
+    "mad:noisy": _mad("mad:noisy", "recall", "length=128 symbols=32", 800),
+    "mqar": Setting(
+        "mqar", "recall", ("length=64", "symbols=256", "pairs=4", "rows=10000"),
+        _epochs(100, 10_000, 32, warmup=0.0), {"width": 128, "layers": 2, "heads": 1},
+        rates=(1e-3,), published={"attention": 0.99},
+    ),
+    "state:parity": _states("state:parity", "length=40 longest=256 from_length=40"),
+    "state:s5": _states("state:s5", "length=32 longest=32"),
+}  # fmt: skip
+"""after lin-attn-bench (memorization of the Transformer, whose score is a mean over six sizes of
+vocabulary; recall, noisy), Zoology's example, and Grazzi et al. 2024"""
 PRESETS: dict[Preset, dict[str, Setting]] = {"mini": MINI, "paper": PAPER}
 
 BOARD: dict[str, str] = {
