@@ -29,6 +29,8 @@ from everyformer.cli import main
 from everyformer.core.errors import UnknownNameError
 from everyformer.family import info
 from everyformer.lab.experiments.base import find
+from everyformer.lab.suites.config import SuiteConfig
+from everyformer.lab.suites.run import complete
 from sequence_laws.judging import LAWS as OF_OTHERS
 from sequence_laws.names import is_target
 
@@ -48,6 +50,7 @@ EXEMPT = {
     "convert google-bert/bert-base-uncased": NETWORK,
     "convert models/gpt2": NETWORK,
     "compare attention gmlp --data mytext.txt --steps 2000": "jobs of a comparison: test_scheduled",
+    "suite": "trains for minutes, or for a night: tests/lab/suites/test_suite.py",
     "verify hf:all": "builds 241 models, for half an hour",
 }
 if importlib.util.find_spec("llama_cpp") is None:
@@ -110,7 +113,9 @@ def read(
         named = [*options.get("members", ()), options.get("member")]
         try:
             for name in filter(None, named):
-                if words[0] != "verify" or not is_target(name):
+                if words[0] == "suite":
+                    complete(SuiteConfig(members=(name,)))
+                elif words[0] != "verify" or not is_target(name):
                     info(name)
             if words[0] == "reproduce":
                 find(options["name"])
