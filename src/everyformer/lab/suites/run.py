@@ -204,27 +204,32 @@ def comparison_of(config: SuiteConfig, name: str, setting: Setting) -> CompareCo
 def prepared(config: SuiteConfig, name: str, setting: Setting, say: Say) -> Column:
     """A probe with its data and its members, each of which reads one side if it can."""
     comparison = comparison_of(config, name, setting)
-    parts = []
-    for task in (LM, MLM):
-        those = tuple(m for m in config.members if (LM in info(m).tasks) == (task == LM))
-        if those:
-            part = dataclasses.replace(comparison, members=those, task=task)
-            part = dataclasses.replace(part, options=_options_of(comparison.options, those))
-            try:
-                dataset = load_dataset(comparison.data, task)
-            except ConfigError as error:
-                if task == LM:
-                    raise
-                # every answer is an input further on
-                refused = [Candidate(m, None, None, None, str(error)) for m in those]
-                parts.append((load_dataset(comparison.data, LM), refused))
-                continue
-            parts.append((dataset, built(part, dataset, say)))
+    groups: dict[tuple[str, bool], list[str]] = {}
+    for member in config.members:
+        task = LM if LM in info(member).tasks else MLM
+        groups.setdefault((task, outside_name(member) is not None), []).append(member)
+    parts = [_part(comparison, *group, (*those,), say) for group, those in groups.items()]
     return Column(name, setting, comparison, parts)
 
 
-def _options_of(options: tuple[str, ...], members: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(one for one in options if one.partition("=")[0].rpartition(".")[0] in members)
+def _part(
+    comparison: CompareConfig, task: str, guests: bool, members: tuple[str, ...], say: Say
+) -> tuple[Dataset, list[Candidate]]:
+    """Members that read alike with their data; ``guests`` are whole, and take no genes."""
+    own = (x for x in comparison.options if x.partition("=")[0].rpartition(".")[0] in members)
+    genes = own_genes() if guests else comparison.genes
+    part = dataclasses.replace(
+        comparison, members=members, task=task, genes=genes, options=tuple(own)
+    )
+    try:
+        dataset = load_dataset(comparison.data, task)
+    except ConfigError as error:
+        if task == LM:
+            raise
+        # every answer is an input further on
+        refused = [Candidate(member, None, None, None, str(error)) for member in members]
+        return load_dataset(comparison.data, LM), refused
+    return dataset, built(part, dataset, say)
 
 
 def _train(
