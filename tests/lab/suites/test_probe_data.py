@@ -82,6 +82,7 @@ PINNED = {
     "mad:fuzzy": 879463530,
     "mad:copying": 8299840362,
     "mad:memorization": 1234685271,
+    "mad:compression": 100896908,
     "mqar": 2681373067,
     "state:parity": 812195671,
     "state:sum": 821554410,

@@ -70,6 +70,11 @@ def solve_memory(probe, x):
     return {n + 1: probe.table[key] for n, key in enumerate(x) if n % 2 == 0}
 
 
+def solve_compression(probe, x):
+    sign = list(x).index(probe.vocabulary - 1)
+    return {n: x[n] for n in range(sign)}
+
+
 def solve_mqar(probe, x):
     """Keys behind the pairs; fillers may look like them, so that more is answered than asked."""
     o, size = probe.options, 3 if probe.options.grid else 2
@@ -133,6 +138,7 @@ CASES = [
     ("mad:copying", {}, solve_copying),
     ("mad:copying", {"last_before": True, "length": 40}, solve_copying),
     ("mad:memorization", {}, solve_memory),
+    ("mad:compression", {}, solve_compression),
     ("mqar", {}, solve_mqar),
     ("mqar", {"fillers": False, "power": 1.0, "pairs": 8}, solve_mqar),
     ("mqar", {"updates": 2, "symbols": 64}, solve_mqar),

@@ -140,7 +140,7 @@ def test_cells_that_have_no_number_say_why(suite):
     }
     assert code == 1
     assert cells["mad:recall", "etc"]["status"] == "cannot"
-    assert "whose answers are inputs further on" in cells["mad:recall", "etc"]["error"]
+    assert "member 'etc' has no task 'lm'" in cells["mad:recall", "etc"]["error"]
     # what is asked is no input, so one that sees both sides is asked too
     assert cells["state:parity", "etc"]["accuracy"] is not None
     assert cells["mad:recall", "mine.py:Net"]["status"] == "leaks"

@@ -14,13 +14,13 @@ import torch
 
 from everyformer.core.config import from_dict, to_dict
 from everyformer.core.errors import ConfigError, nearest
-from everyformer.core.tasks import LM, MLM
 from everyformer.data.batch import WHOLE, Batch, Portion
 from everyformer.data.cache import digest
 from everyformer.data.config import named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.selection import epoch_rows, spread
+from everyformer.lab.suites.compressor import Compression
 from everyformer.lab.suites.mad import (
     FuzzyRecall,
     Memorization,
@@ -36,7 +36,7 @@ from everyformer.lab.suites.state import S3, S5, Modular, Parity
 PROBES: dict[str, type[Probe]] = {
     probe.name: probe
     for probe in (
-        *(Recall, NoisyRecall, FuzzyRecall, SelectiveCopying, Memorization),
+        *(Recall, NoisyRecall, FuzzyRecall, SelectiveCopying, Memorization, Compression),
         *(Mqar, Parity, Modular, S3, S5),
         *(Induction, MarkedCopying, Needle),
     )
@@ -76,12 +76,13 @@ class ProbeData(Kind):
 
     @property
     def task(self) -> str:
-        served: tuple[str, ...] = (LM, MLM) if self.probe.both_ways else (LM,)
+        served = self.probe.tasks()
         word = self.request.word
         if word is None and not {*served} & {*self.request.able}:
             word = next(iter(self.request.able))
         if word is not None and word not in served:
-            reason = "" if self.probe.both_ways else ", whose answers are inputs further on"
+            leaks = not (self.probe.both_ways or self.probe.task)
+            reason = ", whose answers are inputs further on" if leaks else ""
             raise ConfigError(
                 f"{self.called}{reason}, is of the task {' or '.join(served)}, not {word}: "
                 "choose a member that has it"

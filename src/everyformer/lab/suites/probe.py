@@ -15,6 +15,7 @@ import numpy as np
 from everyformer.core.bounds import Count
 from everyformer.core.config import Options
 from everyformer.core.errors import ConfigError
+from everyformer.core.tasks import LM, MLM
 from everyformer.data.batch import IGNORED
 
 VERSION = 1
@@ -59,6 +60,8 @@ class Probe(ABC):
     about: ClassVar[str]
     both_ways: ClassVar[bool] = True
     """whether a model that sees both sides is asked something, too: no input is an answer"""
+    task: ClassVar[str | None] = None
+    """the only task that asks it; None: the next tokens, or those that are hidden"""
     Options: ClassVar[type[ProbeOptions]] = ProbeOptions
     options: Any
 
@@ -70,6 +73,13 @@ class Probe(ABC):
         """
         self.options, self.seed = options, seed
         self.check()
+
+    @classmethod
+    def tasks(cls) -> tuple[str, ...]:
+        """Tasks of models that can be asked, the first the usual one."""
+        if cls.task is not None:
+            return (cls.task,)
+        return (LM, MLM) if cls.both_ways else (LM,)
 
     def check(self) -> None:  # noqa: B027 (some take all that their options can be)
         """Refuse options that do not go together."""

@@ -21,7 +21,6 @@ from filelock import FileLock, Timeout
 from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import allow_model
-from everyformer.core.tasks import LM, MLM
 from everyformer.core.wording import duration
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
@@ -41,6 +40,7 @@ from everyformer.lab.compare.results import Results
 from everyformer.lab.compare.trainings import Finished, Say, Trainings
 from everyformer.lab.suites.board import Board, board_of, cell_words, write_board
 from everyformer.lab.suites.config import SuiteConfig
+from everyformer.lab.suites.kind import PROBES
 from everyformer.lab.suites.presets import BOARD, GUESTS, Setting, chosen
 from everyformer.system.files import empty, expanded, visible_files
 from everyformer.system.machine import cores
@@ -185,7 +185,7 @@ def comparison_of(config: SuiteConfig, name: str, setting: Setting) -> CompareCo
     rates = config.lr_grid or setting.rates
     return CompareConfig(
         members=config.members,
-        task=LM,
+        task=PROBES[setting.data].tasks()[0],
         data=DataConfig(source=setting.data, options=setting.options),
         genes={**own_genes(), **setting.genes},
         model=dict(setting.model),
@@ -204,10 +204,11 @@ def comparison_of(config: SuiteConfig, name: str, setting: Setting) -> CompareCo
 def prepared(config: SuiteConfig, name: str, setting: Setting, say: Say) -> Column:
     """A probe with its data and its members, each of which reads one side if it can."""
     comparison = comparison_of(config, name, setting)
-    groups: dict[tuple[str, bool], list[str]] = {}
+    tasks, groups = PROBES[setting.data].tasks(), dict[tuple[str, bool], list[str]]()
     for member in config.members:
-        task = LM if LM in info(member).tasks else MLM
-        groups.setdefault((task, outside_name(member) is not None), []).append(member)
+        able = [task for task in tasks if task in info(member).tasks]
+        group = able[0] if able else tasks[0], outside_name(member) is not None
+        groups.setdefault(group, []).append(member)
     parts = [_part(comparison, *group, (*those,), say) for group, those in groups.items()]
     return Column(name, setting, comparison, parts)
 
@@ -221,14 +222,7 @@ def _part(
     part = dataclasses.replace(
         comparison, members=members, task=task, genes=genes, options=tuple(own)
     )
-    try:
-        dataset = load_dataset(comparison.data, task)
-    except ConfigError as error:
-        if task == LM:
-            raise
-        # every answer is an input further on
-        refused = [Candidate(member, None, None, None, str(error)) for member in members]
-        return load_dataset(comparison.data, LM), refused
+    dataset = load_dataset(comparison.data, task)
     return dataset, built(part, dataset, say)
 
 
