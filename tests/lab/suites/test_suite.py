@@ -185,6 +185,46 @@ def test_presets_members_and_seeds_do_not_meet_in_a_folder(suite, monkeypatch):
     assert "holds no suite" in suite("attention", out="other")[2]
 
 
+def printed(values, names=None):
+    """A paper's board of `rope` on memorization, with these accuracies by setting and seed."""
+    names = names or [n for n, s in presets.PAPER.items() if s.data == "mad:memorization"]
+    known = {"data": "mad:memorization", "published": {"rope": 0.788}}
+    return {
+        "preset": "paper",
+        "members": ["rope"],
+        "probes": dict.fromkeys(names, known),
+        "cells": [{"probe": n, "member": "rope", "values": v} for n, v in zip(names, values, strict=True)],
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("values", "end"),
+    [
+        # 0.75, 0.79, 0.83 by seed: 0.691 to 0.889
+        (6 * [[0.75, 0.79, 0.83]], "79.0% (69.1% to 88.9% over 3 seeds): replicated"),
+        # each far off, in the mean of settings by seed as above
+        (3 * [[0.55, 0.59, 0.63], [0.95, 0.99, 1.03]], "over 3 seeds): replicated"),
+        (6 * [[0.89, 0.90, 0.91]], "90.0% (87.5% to 92.5% over 3 seeds): not replicated"),
+        (6 * [[0.79]], "here no interval"),
+        (5 * [[0.78, 0.79]] + [[]], "here no interval"),
+    ],
+)
+def test_a_printed_number_is_held_against_the_interval_over_seeds(values, end):
+    [sentence] = boards.verdicts(printed(values))
+    assert sentence.startswith("mad:memorization, rope: published 78.8%")
+    assert sentence.endswith(end)
+
+
+def test_a_part_of_the_settings_has_no_verdict():
+    [sentence] = boards.verdicts(printed([[0.78, 0.79]], ["mad:memorization"]))
+    assert "over 6 settings" in sentence
+    assert sentence.endswith("over 1 of them: no verdict")
+    assert [*presets.chosen("paper", ("mad:memorization",))] == [
+        n for n in presets.PAPER if n.startswith("mad:memorization")
+    ]
+    assert [*presets.chosen("mini", ("state", "mqar"))] == ["mqar", "state:parity", "state:s3"]
+
+
 def test_a_board_of_another_version_is_not_read(suite, monkeypatch):
     suite("attention", "--suite", "mqar", "--seeds", "1")
     path = Path("made/board.json")

@@ -19,7 +19,7 @@ from everyformer.data.dataset import Dataset
 from everyformer.lab.compare.results import Results, Run, Trained
 from everyformer.lab.compare.trainings import Finished, chosen_by
 from everyformer.lab.suites.config import SuiteConfig
-from everyformer.lab.suites.presets import Setting, shown
+from everyformer.lab.suites.presets import PRESETS, Preset, Setting, shown
 from everyformer.lab.suites.probe import VERSION
 from everyformer.system.files import write_text
 from everyformer.system.sealed import read_json, write_json
@@ -83,7 +83,7 @@ class Board(TypedDict):
 
     format: str
     probes_version: int
-    preset: str
+    preset: Preset
     seeds: int
     times: float
     command: str
@@ -211,22 +211,32 @@ def cell_words(finished: Finished, dataset: Dataset) -> str:
 
 
 def verdicts(board: Board) -> list[str]:
-    """A sentence for every cell that a source has printed a number for: whether the 95% interval
-    over seeds holds it."""
-    found = []
-    for probe, column in board["probes"].items():
-        for member, value in column["published"].items():
-            if member not in board["members"]:
-                continue
-            cell = cell_of(board, probe, member)
-            low, high = cell["interval"] or (0.0, 0.0)
-            verdict = "replicated" if low <= value <= high else "not replicated"
-            here = "no number" if cell["accuracy"] is None else f"{cell['accuracy']:.1%}"
-            found.append(
-                f"{probe}, {member}: published {value:.1%}, here {here} "
-                f"({low:.1%} to {high:.1%} over {len(cell['values'])} seeds): {verdict}"
-            )
-    return found
+    """A sentence for every number that a source has printed: whether the 95% interval over seeds
+    of the mean over its settings holds it."""
+    printed = {
+        (column["data"], member): value
+        for column in board["probes"].values()
+        for member, value in column["published"].items()
+        if member in board["members"]
+    }
+    return [_verdict(board, *which, value) for which, value in printed.items()]
+
+
+def _verdict(board: Board, data: str, member: str, published: float) -> str:
+    names = [name for name, column in board["probes"].items() if column["data"] == data]
+    every = [cell_of(board, name, member)["values"] for name in names]
+    settings = PRESETS[board["preset"]].values()
+    of = sum(1 for setting in settings if setting.data == data)
+    words = f"{data}, {member}: published {published:.1%}"
+    if not all(every) or len(every[0]) < 2:
+        return f"{words}, here no interval"
+    means = [statistics.mean(values) for values in zip(*every, strict=True)]
+    low, high = mean_interval(means)
+    here = f"{statistics.mean(means):.1%} ({low:.1%} to {high:.1%} over {len(means)} seeds)"
+    if len(names) < of:
+        return f"{words} over {of} settings, here {here} over {len(names)} of them: no verdict"
+    verdict = "replicated" if low <= published <= high else "not replicated"
+    return f"{words}, here {here}: {verdict}"
 
 
 def write_board(board: Board, folder: Path) -> None:

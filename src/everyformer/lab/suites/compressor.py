@@ -4,58 +4,17 @@ x_1 .. x_{L-1} C: random tokens and the sign V - 1; the tokens are asked for
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from everyformer.core.bounds import Several
 from everyformer.core.mask import Mask
 from everyformer.core.outputs import ModelOutput
 from everyformer.core.state import StackState
-from everyformer.data.batch import IGNORED
 from everyformer.genes.config import ModelConfig
 from everyformer.genes.positions.sinusoidal import sinusoid
-from everyformer.lab.suites.compress import COMPRESS
-from everyformer.lab.suites.probe import Probe, ProbeOptions, Rows
 from everyformer.models.base import Model, refuse_state
 from everyformer.models.language import predict
-
-
-@dataclass(frozen=True)
-class CompressionOptions(ProbeOptions):
-    """Options of `Compression`."""
-
-    length: Several = 32
-    """tokens in a row"""
-    symbols: Several = 16
-    """V, the sign V - 1 included"""
-
-
-class Compression(Probe):
-    """A row through one vector."""
-
-    name = "mad:compression"
-    about = "random tokens and a sign: the tokens again, from one vector of the row"
-    task = COMPRESS
-    Options = CompressionOptions
-    options: CompressionOptions
-
-    def check(self) -> None:
-        self.require(self.options.symbols >= 3, f"symbols={self.options.symbols} leave one token")
-
-    @property
-    def chance(self) -> float:
-        return 1 / (self.options.symbols - 1)
-
-    def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
-        o = self.options
-        rows = random.integers(0, o.symbols - 1, (count, o.length))
-        rows[:, -1] = o.symbols - 1
-        targets = rows.copy()
-        targets[:, -1] = IGNORED
-        return Rows(rows, targets)
 
 
 class Compressor(Model):

@@ -20,8 +20,8 @@ from everyformer.data.config import named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.kind import Kind, Request, first_served
 from everyformer.data.selection import epoch_rows, spread
-from everyformer.lab.suites.compressor import Compression
 from everyformer.lab.suites.mad import (
+    Compression,
     FuzzyRecall,
     Memorization,
     NoisyRecall,

@@ -5,6 +5,7 @@
     noisy       the same, of V less the ``noise`` tokens; a pair is two of these with a probability
     fuzzy       the same with keys and values of 1 to 3 tokens; one pair is asked for at the end
     copying     content among blanks, a token that says copy, blanks: the content in its order
+    compress    random tokens and a sign: the tokens again, from one vector of the row
     memorize    key, a token that says insert, key, ...: its value, by one map for all rows
 
 Sources: Poli et al. 2024, arXiv 2403.17844, and its program. Deviations: content stands anywhere
@@ -21,6 +22,7 @@ import numpy as np
 
 from everyformer.core.bounds import Count, Rate, Several, Whole
 from everyformer.data.batch import IGNORED
+from everyformer.lab.suites.compress import COMPRESS
 from everyformer.lab.suites.probe import NextOptions, Probe, ProbeOptions, Rows, asked, distinct
 
 MEASURED = 2048
@@ -291,6 +293,41 @@ class Memorization(Probe):
         targets = asked(inputs.shape)
         targets[:, 1::2] = self.table[keys]
         return Rows(inputs, targets)
+
+
+@dataclass(frozen=True)
+class CompressionOptions(ProbeOptions):
+    """Options of `Compression`."""
+
+    length: Several = 32
+    """tokens in a row"""
+    symbols: Several = 16
+    """V, the sign V - 1 included"""
+
+
+class Compression(Probe):
+    """A row through one vector."""
+
+    name = "mad:compression"
+    about = "random tokens and a sign: the tokens again, from one vector of the row"
+    task = COMPRESS
+    Options = CompressionOptions
+    options: CompressionOptions
+
+    def check(self) -> None:
+        self.require(self.options.symbols >= 3, f"symbols={self.options.symbols} leave one token")
+
+    @property
+    def chance(self) -> float:
+        return 1 / (self.options.symbols - 1)
+
+    def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
+        o = self.options
+        rows = random.integers(0, o.symbols - 1, (count, o.length))
+        rows[:, -1] = o.symbols - 1
+        targets = rows.copy()
+        targets[:, -1] = IGNORED
+        return Rows(rows, targets)
 
 
 VALUES = 7

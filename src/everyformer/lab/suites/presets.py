@@ -37,7 +37,7 @@ class Setting:
     rates: tuple[float, ...] = (3e-3, 1e-2)
     """learning rates that are tried for every member with the first seed"""
     published: Mapping[str, float] = field(default_factory=dict)
-    """what the source printed"""
+    """what the source printed of members, in the mean of all settings of the same probe"""
 
 
 SHORT = (
@@ -103,9 +103,12 @@ def _states(data: str, options: str) -> Setting:
 
 
 PAPER: dict[str, Setting] = {
-    "mad:memorization": _mad(
-        "mad:memorization", "memory", "length=32 symbols=256", 256, rope=0.788
-    ),
+    **{
+        "mad:memorization" + f"-{symbols}" * (symbols > 256): _mad(
+            "mad:memorization", "memory", f"length=32 symbols={symbols}", 256, rope=0.788
+        )
+        for symbols in (256, 512, 1024, 2048, 4096, 8192)
+    },
     "mad:recall": _mad("mad:recall", "recall", "length=128 symbols=16", 800),
     "mad:noisy": _mad("mad:noisy", "recall", "length=128 symbols=32", 800),
     "mqar": Setting(
@@ -116,8 +119,8 @@ PAPER: dict[str, Setting] = {
     "state:parity": _states("state:parity", "length=40 longest=256 from_length=40"),
     "state:s5": _states("state:s5", "length=32 longest=32"),
 }  # fmt: skip
-"""after lin-attn-bench (memorization of the Transformer, whose score is a mean over six sizes of
-vocabulary; recall, noisy), Zoology's example, and Grazzi et al. 2024"""
+"""after lin-attn-bench (its Transformer's memorization is a mean over six sizes of vocabulary),
+Zoology's example, and Grazzi et al. 2024"""
 PRESETS: dict[Preset, dict[str, Setting]] = {"mini": MINI, "paper": PAPER}
 
 BOARD: dict[str, str] = {
@@ -175,5 +178,5 @@ def chosen(preset: Preset, suite: tuple[str, ...]) -> dict[str, Setting]:
     return {
         name: setting
         for name, setting in known.items()
-        if not suite or {name, name.partition(":")[0]} & wanted
+        if not suite or {name, setting.data, name.partition(":")[0]} & wanted
     }
