@@ -189,12 +189,13 @@ def printed(values, names=None):
     """A paper's board of `rope` on memorization, with these accuracies by setting and seed."""
     names = names or [n for n, s in presets.PAPER.items() if s.data == "mad:memorization"]
     known = {"data": "mad:memorization", "published": {"rope": 0.788}}
+    both = zip(names, values, strict=True)
     return {
         "preset": "paper",
         "members": ["rope"],
         "probes": dict.fromkeys(names, known),
-        "cells": [{"probe": n, "member": "rope", "values": v} for n, v in zip(names, values, strict=True)],
-    }  # fmt: skip
+        "cells": [{"probe": n, "member": "rope", "values": v} for n, v in both],
+    }
 
 
 @pytest.mark.parametrize(
