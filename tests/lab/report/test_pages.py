@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 import everyformer as ef
+from everyformer.core.tasks import ALL_TASKS
 from everyformer.genes import named_genes
 from everyformer.lab.experiments import defaults
 from everyformer.lab.report import pages
@@ -66,7 +67,8 @@ def test_the_pages_in_the_repository_are_up_to_date():
 def test_every_member_of_every_task_is_trained_at_its_defaults_with_three_seeds():
     rows = defaults.read(DOCS / "results")
     held = {(row["task"], row["member"], row["seed"]) for row in rows if "loss" in row}
-    pairs = {(task, member.name) for member in ef.list_members() for task in member.tasks}
+    # that of a probe has a board of its own
+    pairs = {(t, m.name) for m in ef.list_members() for t in m.tasks if t in ALL_TASKS}
     assert {(t, m, s) for t, m in pairs for s in range(3)} <= held
     assert (DOCS / "results" / "defaults.md").read_text() == "\n".join(defaults.page(rows)) + "\n"
 
