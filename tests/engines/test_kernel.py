@@ -223,6 +223,14 @@ def test_flops_are_the_products_that_are_run():
     assert both - forward == 2 * B * H * (within + 192 * 5 * state + 2 * mixed)
 
 
+@pytest.mark.parametrize(("length", "chunk"), [(20, 24), (24, 24), (56, 56), (57, 64), (64, 64)])
+def test_a_short_text_is_one_chunk_of_its_own_length(length, chunk):
+    given, _ = draw(length)
+    state = M * (D + 1)
+    forward = count_flops(lambda: kernel_attention(**given))
+    assert forward == 2 * B * H * (chunk * chunk * (M + D + 1) + chunk * 2 * state + 2 * state)
+
+
 def test_what_has_no_meaning_is_refused():
     given, _ = draw(5, levels=True)
     _, state = kernel_attention(**given)

@@ -10,11 +10,14 @@ import pytest
 
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError
+from everyformer.core.student import mean_interval
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.lab.compare import launchers, worker
 from everyformer.lab.suites import board as boards
 from everyformer.lab.suites import presets
+from everyformer.lab.suites.config import SuiteConfig
+from everyformer.lab.suites.run import complete, prepared
 from everyformer.system.plain import from_json
 from everyformer.training.evaluate import evaluate
 from everyformer.training.saved import load_model
@@ -183,6 +186,46 @@ def test_presets_members_and_seeds_do_not_meet_in_a_folder(suite, monkeypatch):
     os.mkdir("other")
     open("other/mine.txt", "w").close()
     assert "holds no suite" in suite("attention", out="other")[2]
+
+
+def found(values, shortcut, leaks=None):
+    """Results of a comparison with one member, as far as a cell reads them."""
+    mean = sum(values) / len(values)
+    row = {
+        "member": "gmlp", "status": "done", "quality": mean, "interval": mean_interval(values),
+        "values": values, "baseline": shortcut, "leaks": leaks, "letters": ["a"], "lr": 0.1,
+    }  # fmt: skip
+    evaluation = {"macro_answers": mean, "whole_rows": 0.0, "accuracy": mean}
+    run = {"member": "gmlp", "status": "done", "seconds": 1.0, "evaluation": evaluation}
+    runs = [run | {"lr": 0.1, "seed": seed} for seed in range(len(values))]
+    return {"metric": "answers", "rows": [row], "runs": runs}
+
+
+@pytest.mark.parametrize(
+    ("values", "leaks", "status"),
+    [
+        ([0.55, 0.56, 0.57], None, "done"),
+        # above it in the mean, but not surely
+        ([0.50, 0.56, 0.62], None, "floor"),
+        ([0.40, 0.41, 0.42], None, "floor"),
+        ([0.90, 0.91, 0.92], "sees what is to come", "leaks"),
+    ],
+)
+def test_a_number_counts_if_its_interval_is_above_the_shortcut(values, leaks, status):
+    [cell] = boards._cells("mqar", found(values, 0.5, leaks), ("gmlp",))
+    assert cell["status"] == status
+    assert cell["accuracy"] == pytest.approx(sum(values) / 3)
+
+
+def test_guests_are_built_whatever_genes_members_are_given():
+    config = SuiteConfig(members=("rope", "lstm"), preset="paper")
+    column = prepared(
+        complete(config), "mad:memorization", presets.PAPER["mad:memorization"], print
+    )
+    rope, lstm = column.ready
+    assert rope.config.genes["feedforward"].name == "swiglu"
+    assert lstm.error is None
+    assert lstm.parameters == 2 * 256 * 128 + 256 + 2 * 8 * (128 * 128 + 128)
 
 
 def printed(values, names=None):

@@ -50,6 +50,8 @@ from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 
 SUITE, FORMAT = "suite.json", "everyformer-suite"
+SIZES = ("width", "layers", "heads")
+"""what guests are given"""
 WAIT = 60.0
 """seconds in which another job has written down what is asked for"""
 Write = Callable[[Board, Path], object]
@@ -216,12 +218,12 @@ def prepared(config: SuiteConfig, name: str, setting: Setting, say: Say) -> Colu
 def _part(
     comparison: CompareConfig, task: str, guests: bool, members: tuple[str, ...], say: Say
 ) -> tuple[Dataset, list[Candidate]]:
-    """Members that read alike with their data; ``guests`` are whole, and take no genes."""
+    """Members that read alike with their data; ``guests`` are whole, and take sizes alone."""
     own = (x for x in comparison.options if x.partition("=")[0].rpartition(".")[0] in members)
-    genes = own_genes() if guests else comparison.genes
-    part = dataclasses.replace(
-        comparison, members=members, task=task, genes=genes, options=tuple(own)
-    )
+    part = dataclasses.replace(comparison, members=members, task=task, options=tuple(own))
+    if guests:
+        sizes = {name: part.model[name] for name in SIZES}
+        part = dataclasses.replace(part, genes=own_genes(), model=sizes)
     dataset = load_dataset(comparison.data, task)
     return dataset, built(part, dataset, say)
 
