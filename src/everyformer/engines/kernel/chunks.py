@@ -201,7 +201,8 @@ def before_map(
     level = None if of_level is None or of_k.level is None else of_level.view_as(of_k.level)
     dq = unmapped(of_q, by, dq.view_as(of_q.features), None)
     dk = unmapped(of_k, by, dk.view_as(of_k.features), level)
-    return tuple(t.view(-1, part.q.shape[1], t.shape[3]) for t in (dq, dk))  # type: ignore[return-value]
+    size = part.q.shape[1]
+    return dq.view(-1, size, dq.shape[3]), dk.view(-1, size, dk.shape[3])
 
 
 def _owned(v: Tensor, levels: Levels | None) -> Tensor:

@@ -88,11 +88,11 @@ def collect(
     trained = {planned.member for planned, _ in finished}
     able = {candidate.member for candidate in ready if candidate.config is not None}
     told = [result["evaluation"] for _, result in finished if result["status"] == "done"]
-    # a model whose losses are no cross-entropies of its logits has no accuracy
-    common = (
-        {name: told[0][name] for name in told[0] if all(name in e for e in told)} if told else {}
-    )
-    metric = dataset.does.metric(common) if told else "loss"
+    metric: Metric = "loss"
+    if told:
+        # a model whose losses are no cross-entropies of its logits has no accuracy
+        common = {name: told[0][name] for name in told[0] if all(name in e for e in told)}
+        metric = dataset.does.metric(common)
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
     tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
