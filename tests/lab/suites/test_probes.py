@@ -78,10 +78,14 @@ def solve_compression(probe, x):
 def solve_mqar(probe, x):
     """Keys behind the pairs; fillers may look like them, so that more is answered than asked."""
     o, size = probe.options, 3 if probe.options.grid else 2
-    shown = size * (o.pairs + o.updates)
+    shown = (1 if o.stacked else size) * (o.pairs + o.updates)
     table = {}
-    for n in range(0, shown, size):
-        table[tuple(x[n : n + size - 1])] = x[n + size - 1]
+    for n in range(0, shown, 1 if o.stacked else size):
+        if o.stacked:
+            key, value = divmod(x[n] - o.symbols, o.symbols // 2)
+            table[key,] = o.symbols // 2 + value
+        else:
+            table[tuple(x[n : n + size - 1])] = x[n + size - 1]
     found = {}
     for n in range(shown, len(x) - size + 2):
         key = tuple(x[n : n + size - 1])
@@ -142,6 +146,7 @@ CASES = [
     ("mqar", {}, solve_mqar),
     ("mqar", {"fillers": False, "power": 1.0, "pairs": 8}, solve_mqar),
     ("mqar", {"updates": 2, "symbols": 64}, solve_mqar),
+    ("mqar", {"stacked": True, "symbols": 64, "updates": 1}, solve_mqar),
     ("mqar", {"grid": True, "pairs": 9, "symbols": 128}, solve_mqar),
     ("state:parity", {}, solve_sum),
     ("state:sum", {"longest": 60}, solve_sum),
@@ -284,6 +289,7 @@ def test_tables_of_memory_follow_the_seed_of_the_data():
         ("mqar", {"pairs": 8, "grid": True}, "a square of pairs, not 8"),
         ("mqar", {"pairs": 4, "updates": 5}, "updates=5 is more than pairs=4"),
         ("mqar", {"pairs": 9, "grid": True, "updates": 1}, "two variants"),
+        ("mqar", {"pairs": 9, "grid": True, "stacked": True}, "two variants"),
         ("mqar", {"pairs": 16, "symbols": 20}, "need at least 34 symbols"),
         ("mad:recall", {"length": 7}, "no even one"),
         ("mad:noisy", {"symbols": 18}, "fewer than two keys"),

@@ -7,10 +7,12 @@ replacement with weight g^(power - 1), one for each key in their order, so that 
 nearer slots. Other places hold 0, or any token (``fillers``). Variants: ``updates`` keys are shown
 once more with another value, which is the one that counts ("forgetting"); ``grid`` makes a key of
 two tokens, each of which alone says nothing: k1 of sqrt(n), k2 of sqrt(n) others, all their pairs
-("compositional"), in three parts of the vocabulary.
+("compositional"), in three parts of the vocabulary; ``stacked`` shows key and value in one step, by
+a token for each pair behind the others, so that nothing has to be looked up one place further on.
 
 Source: Arora et al. 2023, arXiv 2312.04927, and its program; the variants are of 2026. Deviation:
-rows are in random order of difficulty, where the program trains segment after segment.
+rows are in random order of difficulty, where the program trains segment after segment; its stacked
+steps are the embeddings of key and value side by side, where here each pair has one of its own.
 """
 
 import math
@@ -40,6 +42,8 @@ class MqarOptions(ProbeOptions):
     """keys that are given another value"""
     grid: bool = False
     """whether a key is two tokens, of a grid"""
+    stacked: bool = False
+    """whether key and value are shown in one step"""
 
 
 class Mqar(Probe):
@@ -54,6 +58,7 @@ class Mqar(Probe):
         o, side = self.options, math.isqrt(self.options.pairs)
         self.require(o.updates <= o.pairs, f"updates={o.updates} is more than pairs={o.pairs}")
         self.require(not (o.grid and o.updates), "grid and updates are two variants: give one")
+        self.require(not (o.grid and o.stacked), "grid and stacked are two variants: give one")
         self.require(
             not o.grid or side**2 == o.pairs, f"grid needs a square of pairs, not {o.pairs}"
         )
@@ -77,7 +82,14 @@ class Mqar(Probe):
     @property
     def shown(self) -> int:
         """Tokens in which pairs are shown."""
-        return self.slot * (self.options.pairs + self.options.updates)
+        step = 1 if self.options.stacked else self.slot
+        return step * (self.options.pairs + self.options.updates)
+
+    @property
+    def vocabulary(self) -> int:
+        """The symbols, and where pairs are one token, each of these."""
+        symbols, (first, end) = self.options.symbols, self.values
+        return symbols + first * (end - first) * self.options.stacked
 
     @property
     def values(self) -> tuple[int, int]:
@@ -113,7 +125,9 @@ class Mqar(Probe):
         inputs = np.zeros((count, o.length), dtype=np.int64)
         if o.fillers:
             inputs[:] = random.integers(0, o.symbols, inputs.shape)
-        for n, part in enumerate(shown):
+        if o.stacked:
+            inputs[:, : self.shown] = o.symbols + shown[0] * (end - first) + shown[1] - first
+        for n, part in enumerate(() if o.stacked else shown):
             inputs[:, n : self.shown : self.slot] = part
         slots = (o.length - self.shown) // self.slot
         # a draw without replacement by weight is the order of log weights with Gumbel noise
