@@ -11,8 +11,9 @@ from everyformer.core.outputs import ModelOutput
 from everyformer.core.tasks import TASKS
 from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
+from everyformer.lab.compare import collect
+from everyformer.lab.compare.plan import Job
 from everyformer.lab.suites import abilities
-from everyformer.training.evaluate import evaluate
 
 
 def dataset_of(source, *options, task=None):
@@ -131,12 +132,18 @@ def test_trained_answers_alone_are_those_that_are_scored():
         assert abs(asked.sum() / held.sum() - 1) < 0.1
 
 
-def test_a_run_that_made_no_guess_has_no_rank_by_answers():
-    dataset = dataset_of("mqar", "length=16")
-    model = ef.create_model("attention", "lm", width=8, layers=1, heads=2, vocabulary=256,
-                            max_length=16)  # fmt: skip
-    found = evaluate(model, dataset, limit=32)
-    assert found["answers"] == found["accuracy"]
+def test_a_model_without_guesses_is_ranked_by_what_all_have():
+    """kNN-LM and SPALM give losses of tokens that are none of their logits."""
+    evaluations = [{"loss": 1.0, "answers": 0.5}, {"loss": 2.0}]
+    jobs = [Job(name, 0, 1e-3, name, None) for name in ("attention", "spalm")]
+    finished = [
+        (job, {"status": "done", "evaluation": found})
+        for job, found in zip(jobs, evaluations, strict=True)
+    ]
+    dataset = dataset_of("mqar")
+    assert collect.metric_of(finished, dataset) == "loss"
+    assert collect.metric_of(finished[:1], dataset) == "answers"
+    assert collect.metric_of([], dataset) == "loss"
 
 
 def test_members_are_listed_by_what_was_measured(monkeypatch, capsys):

@@ -178,10 +178,11 @@ def test_what_does_not_exist_is_named(suite, words, sentence):
 def test_presets_members_and_seeds_do_not_meet_in_a_folder(suite, monkeypatch):
     assert suite("attention", "--suite", "mqar", "--seeds", "1")[0] == 0
     monkeypatch.setitem(presets.PRESETS, "paper", presets.PRESETS["mini"])
-    for words in (["--preset", "paper"], ["--seeds", "2"], ["--times", "2"]):
-        code, _, err = suite("--resume", *words, rates=())
+    more = {"--preset": "paper", "--seeds": "2", "--times": "2"}
+    for word, value in more.items():
+        code, _, err = suite("--resume", word, value, rates=())
         assert code == 2
-        assert "was started with other options" in err
+        assert f"the suite in made was started with other options ({word[2:]}: " in err
     assert "holds a suite: give --resume" in suite("attention")[2]
     os.mkdir("other")
     open("other/mine.txt", "w").close()

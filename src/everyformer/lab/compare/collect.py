@@ -71,6 +71,15 @@ def _run(job: Job, result: Result, folder: Path) -> Run:
     return cast(Run, {**which, **values, **lines})
 
 
+def metric_of(finished: Finished, dataset: Dataset) -> Metric:
+    """The measure that a table of these trainings is ranked by: all of them have it."""
+    told = [result["evaluation"] for _, result in finished if result["status"] == "done"]
+    if not told:
+        return "loss"
+    # a model whose losses are no cross-entropies of its logits has no accuracy
+    return dataset.does.metric({n: v for n, v in told[0].items() if all(n in e for e in told)})
+
+
 def collect(
     config: CompareConfig,
     dataset: Dataset,
@@ -87,12 +96,7 @@ def collect(
     """
     trained = {planned.member for planned, _ in finished}
     able = {candidate.member for candidate in ready if candidate.config is not None}
-    told = [result["evaluation"] for _, result in finished if result["status"] == "done"]
-    metric: Metric = "loss"
-    if told:
-        # a model whose losses are no cross-entropies of its logits has no accuracy
-        common = {name: told[0][name] for name in told[0] if all(name in e for e in told)}
-        metric = dataset.does.metric(common)
+    metric = metric_of(finished, dataset)
     rows: list[TableRow | FailedRow] = []
     runs: list[Run] = []
     tried = [_run(job, result, folder) for job, result in finished if not job.chosen]
