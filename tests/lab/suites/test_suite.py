@@ -4,9 +4,11 @@ import csv
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from everyformer.cli import main
 from everyformer.core.errors import CheckpointError
@@ -18,6 +20,7 @@ from everyformer.lab.suites import board as boards
 from everyformer.lab.suites import presets
 from everyformer.lab.suites.config import SuiteConfig
 from everyformer.lab.suites.run import complete, prepared
+from everyformer.models.build import build_model
 from everyformer.system.plain import from_json
 from everyformer.training.evaluate import evaluate
 from everyformer.training.saved import load_model
@@ -319,3 +322,20 @@ def test_trainings_run_side_by_side(suite):
     assert suite.started == []
     assert len(made()["cells"][0]["values"]) == 2
     assert "training for" not in err
+
+
+def test_members_that_see_a_part_see_a_part_of_the_shortest_rows():
+    """Else a window would be attention by another name."""
+    members = ("attention", "bigbird", "longformer", "routing", "sparse-transformer")
+    name, seen = "mad:recall", {}
+    column = prepared(complete(SuiteConfig(members=members)), name, presets.MINI[name], print)
+    length = column.parts[0][0].length
+    for one in column.ready:
+        model = build_model(replace(one.config, layers=1)).eval()
+        x = torch.randint(8, (1, length))
+        read = torch.nn.functional.one_hot(x, model.config.vocabulary).float().requires_grad_()
+        model.embed = lambda table, inputs, *more, read=read: read @ table.weight
+        [moved] = torch.autograd.grad(model(x).logits[0, -1].square().sum(), read)
+        seen[one.member] = int((moved[0].abs().sum(1) > 0).sum())
+    assert seen.pop("attention") == length == 15
+    assert max(seen.values()) < length

@@ -41,13 +41,14 @@ class Setting:
 
 
 SHORT = (
-    *("adaptive-span.ramp=8", "aft-local.window=8", "bigbird.block_size=4"),
+    *("adaptive-span.ramp=8", "aft-local.window=8"),
+    *("bigbird.block_size=2", "bigbird.random_blocks=1"),
     *("linformer-chunked.causal_chunk=8", "longformer.window=16"),
     *("reformer.chunk=8", "routing.window=8", "sinkhorn.block_size=8"),
     "sparse-transformer.stride=8",
 )
-"""windows, blocks and buckets of 8 tokens, a quarter of the shortest rows, so that a member that
-sees a part of a long text sees a part of these"""
+"""windows, blocks and buckets of 8 tokens, half of the shortest rows, so that a member that sees a
+part of a long text sees a part of these"""
 
 
 def _mini(data: str, skill: Skill, options: str, steps: int) -> Setting:
