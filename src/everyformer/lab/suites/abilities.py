@@ -1,4 +1,4 @@
-"""What members were measured to do: skills from the recorded board (plain values, no torch).
+"""Abilities of members: skills from the recorded board (plain values, no torch).
 
 ``abilities.json`` beside this file is made of ``docs/board/mini/board.json`` by
 

@@ -194,7 +194,7 @@ def _rate(run: Run) -> Rate:
 
 
 def cell_words(finished: Finished, dataset: Dataset) -> str:
-    """What came of a member's trainings, in a line."""
+    """The trainings of a member on a probe, in a line."""
     member = shown(finished[0][0].member)
     kept = [(job, result) for job, result in finished if job.chosen]
     failed = next((r["error"] for _, r in finished if r["status"] != "done"), None)

@@ -65,7 +65,7 @@ def render(board: Board) -> str:
 
 
 def answer(board: Board) -> str:
-    """What the tests support, in sentences."""
+    """The groups that the tests support, in a sentence."""
     by_probe = {
         probe: [cell for cell in board["cells"] if cell["probe"] == probe]
         for probe in board["probes"]
