@@ -109,7 +109,8 @@ class TokenScores(Scores):
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset)
-        self.answers = torch.zeros(dataset.vocabulary + 1, 2, dtype=torch.float64)
+        classes = 0 if dataset.shortcut is None else dataset.vocabulary
+        self.answers = torch.zeros(classes + 1, 2, dtype=torch.float64)
         """(vocabulary + 1, 2) answers and those that are right, by class; the last of whole rows"""
 
     def add(self, out: ModelOutput, batch: Batch) -> None:

@@ -101,14 +101,31 @@ def opened(
     Raises:
         ConfigError: it is in use, cannot be written, or was started on other data.
     """
-    folder = expanded(config.out)
+    with locked(expanded(config.out), "comparison", wait) as folder:
+        check_folder(config)
+        if config.overwrite:
+            empty(folder)
+        _check_and_record(folder, config, fingerprint, command)
+        yield folder
+
+
+@contextmanager
+def locked(folder: Path, what: str, wait: float = 0.0) -> Iterator[Path]:
+    """A directory, made and held for one ``what`` alone.
+
+    Args:
+        wait: seconds in which another one may let go of it.
+
+    Raises:
+        ConfigError: it is in use, or cannot be written.
+    """
     lock = FileLock(folder / LOCK)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=wait)
     except Timeout as error:
         raise ConfigError(
-            f"{folder} is in use: another comparison runs in it. Wait for it to end, or choose "
+            f"{folder} is in use: another {what} runs in it. Wait for it to end, or choose "
             "another `out`"
         ) from error
     except OSError as error:
@@ -116,10 +133,6 @@ def opened(
             f"cannot write into {folder}: {error.strerror}; choose another `out`"
         ) from error
     try:
-        check_folder(config)
-        if config.overwrite:
-            empty(folder)
-        _check_and_record(folder, config, fingerprint, command)
         yield folder
     finally:
         lock.release()

@@ -64,8 +64,8 @@ MINI: dict[str, Setting] = {
     "selective-copy": _mini("selective-copy", "copy", "length=24", 400),
     "state:parity": _mini("state:parity", "state", "length=16 longest=32", 600),
     "state:s3": _mini("state:s3", "state", "length=16 longest=16", 600),
-    "mad:recall": _mini("mad:recall", "recall", "length=16 symbols=8", 1200),
-    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=12 noise=4", 1200),
+    "mad:recall": _mini("mad:recall", "recall", "length=16 symbols=8", 1500),
+    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=12 noise=4", 1500),
     "needle": _mini("needle", "recall", "length=24 decoys=1 values=1 trained=answers", 1000),
 }
 

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock, Timeout
-
 from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import allow_model
@@ -33,7 +31,7 @@ from everyformer.lab.compare.compare import built
 from everyformer.lab.compare.config import CompareConfig, own_genes
 from everyformer.lab.compare.estimate import Estimate
 from everyformer.lab.compare.files import RECORD
-from everyformer.lab.compare.folder import opened
+from everyformer.lab.compare.folder import locked, opened
 from everyformer.lab.compare.launchers import Launcher, Local, Pool
 from everyformer.lab.compare.plan import Candidate
 from everyformer.lab.compare.results import Results
@@ -287,8 +285,7 @@ def _folder(config: SuiteConfig, command: str, wait: float = 0.0) -> Iterator[Pa
         ConfigError: it is in use, holds something else, or a suite of other options.
     """
     folder = expanded(config.out)
-    record, lock = folder / SUITE, FileLock(folder / ".lock")
-    filled = bool(visible_files(folder))
+    record, filled = folder / SUITE, bool(visible_files(folder))
     if filled and not record.exists():
         raise ConfigError(f"{folder} is not empty and holds no suite: choose another `out`")
     if filled and not config.overwrite:
@@ -303,26 +300,12 @@ def _folder(config: SuiteConfig, command: str, wait: float = 0.0) -> Iterator[Pa
                 f"the suite in {folder} was started with other options "
                 f"({'; '.join(changed[:5])}): resume it with the same, or choose another `out`"
             )
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire(timeout=wait)
-    except Timeout as error:
-        raise ConfigError(
-            f"{folder} is in use: another suite runs in it. Wait for it to end, or choose another "
-            "`out`"
-        ) from error
-    except OSError as error:
-        raise ConfigError(
-            f"cannot write into {folder}: {error.strerror}; choose another `out`"
-        ) from error
-    try:
+    with locked(folder, "suite", wait):
         if filled and config.overwrite:
             empty(folder)
         options = from_json(to_json(to_dict(config)))
         write_json(record, {"format": FORMAT, "options": options, "command": command})
         yield folder
-    finally:
-        lock.release()
 
 
 def started(out: str) -> SuiteConfig | None:
