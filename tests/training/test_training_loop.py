@@ -57,6 +57,22 @@ def test_rows_hold_what_is_promised(tmp_path: Path) -> None:
     assert result.best["loss"] == min(losses)
 
 
+def test_a_run_ends_with_the_evaluation_that_reaches_its_accuracy(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"steps": 300, "lr": 0.03, "evaluate_every": 20, "log_every": 20}
+    whole = train_tiny(tmp_path / "whole", **options)
+    rows = read_metrics(tmp_path / "whole" / "metrics.jsonl")
+    curve = {row["step"]: row["evaluation"] for row in rows if "evaluation" in row}
+    goal = (curve[20]["accuracy"] + whole.evaluation["accuracy"]) / 2
+    first = next(step for step, found in curve.items() if found["accuracy"] >= goal)
+    assert 20 < first < 300
+    for resume in (False, True):  # a run that has ended is not trained on
+        short = train_tiny(tmp_path / "short", resume=resume, stop_at=goal, **options)
+        assert short.evaluation == {"step": first, **curve[first]}
+    assert checkpoints(tmp_path / "short" / "checkpoints")[-1].name == f"step-{first:08d}"
+    with pytest.raises(ConfigError, match="`evaluate_every` is none: give the steps"):
+        tiny_training(stop_at=0.5, evaluate_every=None)
+
+
 def test_operations_are_counted_forward_and_backward() -> None:
     # two matrix products of 8 x 8 and 8 x 11 a token; each costs twice as much going back
     result = train_tiny(None, steps=2)

@@ -84,6 +84,8 @@ class TrainingConfig(Options):
     """steps between evaluations; none evaluates at the end alone"""
     evaluate_sequences: Count | None = 256
     """validation sequences an evaluation reads; none reads all"""
+    stop_at: Share | None = None
+    """accuracy of an evaluation at which the run ends before its budget is spent; none spends it"""
     checkpoint_every: Count | None = 500
     """steps between checkpoints; none saves at the best evaluations, a stop and the end"""
     keep: Count = 2
@@ -128,6 +130,11 @@ class TrainingConfig(Options):
                 f"`compile` goes with `parallel` ddp alone, not {self.parallel}, in which layers "
                 "speak to other processes as they run: leave one of them out"
             )
+        if self.stop_at is not None and self.evaluate_every is None:
+            raise ConfigError(
+                f"`stop_at` ({self.stop_at}) is an accuracy of evaluations, but `evaluate_every` "
+                "is none: give the steps between them"
+            )
         if self.accumulate > self.batch:
             raise ConfigError(
                 f"`accumulate` ({self.accumulate}) is more than `batch` ({self.batch}), but a "
@@ -144,6 +151,11 @@ class TrainingConfig(Options):
             raise ConfigError(
                 f"`class_weights` is {self.class_weights}, but the task {task.name} predicts no "
                 "classes: leave it out, or classify"
+            )
+        if self.stop_at is not None and task.predicts == "number":
+            raise ConfigError(
+                f"`stop_at` ({self.stop_at}) is an accuracy, but the task {task.name} predicts "
+                "numbers: leave it out"
             )
 
     @property

@@ -198,8 +198,10 @@ class Bookkeeping:
         state.evaluation = {"step": state.steps, **result}
         better = state.best is None or result["loss"] < state.best["loss"]
         state.best = state.evaluation if better else state.best
-        if saves or better:
-            self._save()
+        # its accuracy may be the one that ends the run
+        ended = self.session.done >= 1
+        if saves or better or ended:
+            self._save(last=ended)
         return True
 
     def _save(self, keep: int | None = None, last: bool = False) -> None:

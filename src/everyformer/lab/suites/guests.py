@@ -22,7 +22,7 @@ from sequence_laws.extras import extra_module
 # it tells every process that there are faster ways
 logging.getLogger("transformers.integrations.hub_kernels").setLevel(logging.ERROR)
 
-CHUNK = 16
+CHUNK = 8
 """tokens that Mamba-2 reads at once"""
 TAPS = 4
 """of the short convolutions"""

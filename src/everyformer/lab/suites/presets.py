@@ -52,31 +52,36 @@ part of a long text sees a part of these"""
 
 
 def _mini(data: str, skill: Skill, options: str, steps: int) -> Setting:
-    training = {"steps": steps, "batch": 64, "betas": (0.9, 0.98)}
+    training = {
+        "steps": steps, "batch": 64, "betas": (0.9, 0.98), "evaluate_every": 50, "stop_at": 0.99,
+    }  # fmt: skip
     return Setting(data, skill, tuple(options.split()), training, own=SHORT)
 
 
 MINI: dict[str, Setting] = {
-    "mqar": _mini("mqar", "recall", "length=24 symbols=64 pairs=4", 800),
+    "mqar": _mini("mqar", "recall", "length=24 symbols=64 pairs=4", 1000),
     "induction": _mini("induction", "recall", "length=24 trained=answers", 500),
-    "mad:copying": _mini("mad:copying", "copy", "length=24 content=6", 400),
-    "mad:memorization": _mini("mad:memorization", "memory", "length=16", 400),
-    "selective-copy": _mini("selective-copy", "copy", "length=24", 400),
+    "mad:copying": _mini("mad:copying", "copy", "length=24 content=6", 600),
+    "mad:memorization": _mini("mad:memorization", "memory", "length=16", 300),
+    "selective-copy": _mini("selective-copy", "copy", "length=24", 500),
     "state:parity": _mini("state:parity", "state", "length=16 longest=32", 600),
     "state:s3": _mini("state:s3", "state", "length=16 longest=16", 600),
-    "mad:recall": _mini("mad:recall", "recall", "length=16 symbols=8", 1500),
-    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=12 noise=4", 1500),
+    "mad:recall": _mini("mad:recall", "recall", "length=16 symbols=8", 1000),
+    "mad:noisy": _mini("mad:noisy", "recall", "length=16 symbols=12 noise=4", 1000),
     "needle": _mini("needle", "recall", "length=24 decoys=1 values=1 trained=answers", 1000),
 }
 
 
 def _epochs(count: int, rows: int, batch: int, **more: Any) -> dict[str, Any]:
-    """Steps of so many epochs, each of whole batches and one of the rest."""
-    return {"steps": count * -(-rows // batch), "batch": batch, **more}
+    """Steps of so many epochs, each of whole batches and one of the rest, and then evaluated."""
+    epoch = -(-rows // batch)
+    return {"steps": count * epoch, "batch": batch, "evaluate_every": epoch, **more}
 
 
 # the program decays by epochs, to 1e-6
-_MAD_TRAINING = {"betas": (0.9, 0.999), "warmup": 0.0, "min_lr_ratio": 0.002, "clip": None}
+_MAD_TRAINING = {
+    "betas": (0.9, 0.999), "warmup": 0.0, "min_lr_ratio": 0.002, "clip": None, "stop_at": 0.999,
+}  # fmt: skip
 
 
 def _mad(data: str, skill: Skill, options: str, rows: int, **published: float) -> Setting:
@@ -114,7 +119,7 @@ PAPER: dict[str, Setting] = {
     "mad:noisy": _mad("mad:noisy", "recall", "length=128 symbols=32", 800),
     "mqar": Setting(
         "mqar", "recall", ("length=64", "symbols=256", "pairs=4", "rows=10000"),
-        _epochs(100, 10_000, 32, warmup=0.0), {"width": 128, "layers": 2, "heads": 1},
+        _epochs(100, 10_000, 32, warmup=0.0, stop_at=0.99), {"width": 128, "layers": 2, "heads": 1},
         rates=(1e-3,), published={"attention": 0.99},
     ),
     "state:parity": _states("state:parity", "length=40 longest=256 from_length=40"),
