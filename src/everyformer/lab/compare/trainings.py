@@ -82,7 +82,8 @@ class Trainings:
             return None
         lr, best = (*config.lr_grid, config.training.lr)[0], math.inf
         for planned, result in tried:
-            loss = chosen_by(result)
+            # losses of runs that an accuracy ended say nothing: the first of these rates is kept
+            loss = 0.0 if ended_early(planned, result) else chosen_by(result)
             if loss < best:
                 lr, best = planned.lr, loss
         kept = self._results([job(config, candidate, first + n, lr) for n in range(seeds)])
@@ -151,6 +152,11 @@ def chosen_by(result: Result) -> float:
     if result["status"] != "done":
         return math.inf
     return result.get("chosen_by", result["evaluation"]["loss"])
+
+
+def ended_early(planned: Job, result: Result) -> bool:
+    """True if its accuracy ended it before its budget of steps was spent."""
+    return result["status"] == "done" and result["steps"] < (planned.run.training.steps or 0)
 
 
 def prepare(planned: Job, folder: Path, fingerprint: str) -> None:
