@@ -21,7 +21,7 @@ RUNS = {
     "translate": ("transformer", "--data", "pairs.tsv", "--data.languages", "en-de"),
     "pictures": ("gmlp", "--data", "digits"),
     "series": ("gmlp", "--data", "waves"),
-    "generated": ("attention", "--data", "recall", "--length", "64"),
+    "generated": ("attention", "--data", "copy", "--length", "64"),
     "episodes": ("decision-transformer", "--data", "walks"),
 }
 OTHER: dict[str, tuple[str, ...]] = {
@@ -32,7 +32,7 @@ OTHER: dict[str, tuple[str, ...]] = {
     "colour": ("rgb",), "labels": (),
     "small": ("4",), "mask_rate": ("0.4",), "packing": (), "context": ("3",),
     "best": ("0.5",), "delayed": (), "scale": ("3",),
-    "symbols": ("40",), "pairs": ("4",),
+    "symbols": ("40",),
     "depth": ("3",), "options": ("a=1",),
     "encoding": ("utf-16",), "split": ("group", "text"),
 }  # fmt: skip

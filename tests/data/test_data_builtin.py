@@ -23,7 +23,7 @@ def test_the_standard_library_is_a_corpus_cut_between_files(load: Load) -> None:
     assert data.bytes_per_token == 1.0
 
 
-@pytest.mark.parametrize("name", ["copy", "recall", "listops", "reverse", "sort"])
+@pytest.mark.parametrize("name", ["copy", "listops", "reverse", "sort"])
 def test_held_out_rows_do_not_depend_on_batch_size(name: str, load: Load) -> None:
     data = load(name, length=64)
     by_seven = torch.cat([b.inputs for b in data.validation_batches(7, limit=20)])
@@ -64,16 +64,6 @@ def test_a_target_is_the_source_rewritten_and_ended(
     assert (data.vocabulary, data.length, data.task) == (10, longest + 1, "seq2seq")
 
 
-def test_recall_asks_every_key_once_for_its_value(load: Load) -> None:
-    batch = load("recall", length=40, pairs=5, symbols=20).train_batch(0, 50, 0)
-    for row, targets in zip(batch.inputs.tolist(), batch.targets.tolist(), strict=True):
-        known = dict(zip(row[0:10:2], row[1:10:2], strict=True))
-        assert len(known) == 5
-        questions = {row[place]: target for place, target in enumerate(targets) if target != -100}
-        assert questions == known
-        assert min(place for place, target in enumerate(targets) if target != -100) >= 10
-
-
 def test_listops_values_are_right(load: Load) -> None:
     data = load("listops", length=64)
     batch = data.train_batch(0, 60, 0)
@@ -108,8 +98,12 @@ def evaluate(tokens: list[int]) -> int:
 @pytest.mark.parametrize(
     ("name", "options", "error", "message"),
     [
-        ("recall", {"pairs": 16, "symbols": 20}, ConfigError, "at least 32 symbols"),
-        ("recall", {"pairs": 16, "length": 60}, ConfigError, "at least 64"),
+        (
+            "recall",
+            {},
+            ConfigError,
+            "no built-in any more, but a probe: `--data mqar --data.options",
+        ),
         ("listops", {"depth": 1, "length": 400}, DataError, "`data.depth=1`"),
         ("listops", {"length": 3}, ConfigError, "at least 4"),
         ("copy", {"task": "pixels"}, DataError, "only lm and seq2seq; digits can"),

@@ -28,7 +28,7 @@ SOURCES: dict[str, tuple[Any, str | None, dict[str, Any]]] = {
     "labelled": ({f"{c}/{n}.txt": c * n for c in "xy" for n in range(1, 9)}, None, {"length": 8}),
     "pictures": ("digits", "classify", {}),
     "copy": ("copy", None, {"length": 9}),
-    **{name: (name, None, {"length": 64}) for name in ("recall", "listops", "reverse", "sort")},
+    **{name: (name, None, {"length": 64}) for name in ("listops", "reverse", "sort")},
     "waves": ("waves", None, {"length": 12}),
     "walks": ("walks", None, {}),
 }

@@ -39,7 +39,6 @@ BESIDE: Mapping[str, dict[str, Any]] = {
     "BigBirdOptions.dense_blocks": {"task": "mlm"},
     "BigBirdOptions.extra_tokens": {"task": "mlm"},
     "CalmOptions.longest": {"depth": {"decay": 4.0}},
-    "DataConfig.pairs": {"data": {"source": "recall"}},
     "DataConfig.size": PICTURES,
     "DataConfig.small": PICTURES | {"task": "super-resolution"},
     "DataConfig.symbols": {"data": {"source": "copy"}},

@@ -21,6 +21,8 @@ class Builtin:
         return f"{self.about} ({', '.join(self.tasks)})"
 
 
+MOVED = {"recall": "a probe: `--data mqar --data.options pairs=16 power=1 fillers=false`"}
+"""built-ins of the version before, and what each is now"""
 BUILTINS: dict[str, Builtin] = {
     "stdlib": Builtin(
         "the .py files of this Python's standard library, up to 10 MB of text",
@@ -43,11 +45,6 @@ BUILTINS: dict[str, Builtin] = {
     ),
     "sort": Builtin(
         "10 to 20 random tokens and the same in ascending order", ("seq2seq",), options=("symbols",)
-    ),
-    "recall": Builtin(
-        "key-value pairs, then the keys again in another order; the answers are scored",
-        ("lm",),
-        options=("symbols", "pairs"),
     ),
     "listops": Builtin(
         "nested MIN, MAX, MED and SM of digits; the class is the value",

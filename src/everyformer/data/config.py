@@ -35,11 +35,12 @@ class DataConfig(Options):
         "env_number": 8,
         "env_options": [],
         "mask_words": False,
+        "pairs": 16,
     }
 
     source: str = "stdlib"
     """A file (.gz too), folder, zip or glob: text, tables, pictures, arrays; or a built-in: stdlib,
-    digits, copy, reverse, sort, recall, listops, waves, walks; or a probe: mqar, mad:recall, ...
+    digits, copy, reverse, sort, listops, waves, walks; or a probe: mqar, mad:recall, ...
     Such a name wins over a file of it; write ./copy for the file. Episodes: a folder that was
     recorded, or minari:ID."""
     validation: Part = 0.1
@@ -117,9 +118,7 @@ class DataConfig(Options):
     context: Count | None = None
     """decision: steps of an episode that the model reads at once, K. Unset: 20."""
     symbols: Several = 64
-    """Generated tasks: how many content tokens there are; recall makes half of them keys."""
-    pairs: Count = 16
-    """recall: key-value pairs in a sequence; it needs a length of at least 4 x pairs."""
+    """Generated tasks: how many content tokens there are."""
     depth: Count = 10
     """listops: deepest nesting of operators."""
     options: tuple[str, ...] = ()
@@ -161,7 +160,7 @@ TABLE = (
 )
 PICTURES, DRAWN = ("size", "colour"), ("labels", "small")
 EPISODES = ("best", "delayed", "scale", "context")
-GENERATED = ("symbols", "pairs", "depth")
+GENERATED = ("symbols", "depth")
 """options of all data, of tables, of pictures and such that are drawn, of episodes, of built-ins"""
 
 UNFIT = "; leave it out, or give files that it fits (parallel text is the task seq2seq)"

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, TypeVar
 from everyformer.core.config import NoOptions, field_defaults, from_dict
 from everyformer.core.errors import ConfigError, DataError, nearest, unknown
 from everyformer.core.tasks import LM, MLM, SEQ2SEQ, TASKS, TEXT, Task, tasks_called
-from everyformer.data.builtins import BUILTINS
+from everyformer.data.builtins import BUILTINS, MOVED
 from everyformer.data.config import ELSEWHERE, SHARED, TABLE, DataConfig, named_values
 from everyformer.data.dataset import Dataset
 from everyformer.data.headers import LANGUAGES, TEXTS
@@ -77,6 +77,8 @@ class Request:
         """The files, opened when they are first looked at."""
         spec = self.config.source
         if spec.replace("-", "").replace("_", "").isalnum() and not os.path.exists(spec):
+            if spec in MOVED:
+                raise ConfigError(f"`{spec}` is no built-in any more, but {MOVED[spec]}")
             error = unknown("data source", spec, BUILTINS)
             raise type(error)(f"{error} (and there is no file or folder '{spec}' here)")
         return open_source(spec, self.config.encoding)

@@ -1,4 +1,4 @@
-"""Generated tasks: copying, reversing, sorting, recall, nested list operations, noisy waves.
+"""Generated tasks: copying, reversing, sorting, nested list operations, noisy waves.
 
 Rows are generated when they are read, from (the data's seed, the run's seed, the step). Held-out
 rows come from a stream of seeds that training never draws from, and are always the same.
@@ -133,34 +133,6 @@ class RewriteDataset(GeneratedDataset):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RecallDataset(GeneratedDataset):
-    """Multi-query associative recall, after zoology's MQAR (Arora and others, 2023).
-
-    First the pairs, key then value, all keys different. Then every key once more in random order,
-    at random even positions of the rest, which is filled with 0; its target is the value it had.
-    Zoology draws positions from a power law and can fill with random tokens; these are uniform, the
-    rest is filled with 0.
-    """
-
-    pairs: int
-    """Key-value pairs in a row."""
-
-    def _rows(self, random: np.random.Generator, count: int) -> Batch:
-        keys_in_all = (self.vocabulary - 1) // 2
-        keys = 1 + random.random((count, keys_in_all)).argsort(axis=1)[:, : self.pairs]
-        values = random.integers(1 + keys_in_all, self.vocabulary, (count, self.pairs))
-        inputs = np.zeros((count, self.length), dtype=np.int64)
-        targets = np.full((count, self.length), IGNORED, dtype=np.int64)
-        head = 2 * self.pairs
-        inputs[:, 0:head:2], inputs[:, 1:head:2] = keys, values
-        slots = (self.length - head) // 2
-        positions = head + 2 * random.random((count, slots)).argsort(axis=1)[:, : self.pairs]
-        np.put_along_axis(inputs, positions, keys, axis=1)
-        np.put_along_axis(targets, positions, values, axis=1)
-        return Batch(torch.from_numpy(inputs), torch.from_numpy(targets))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
 class ListOpsDataset(GeneratedDataset):
     """Nested MIN, MAX, MED (median, rounded down) and SM (sum modulo 10); the value is the class.
 
@@ -259,13 +231,9 @@ def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
     elif task.translates:
         kind, longest = RewriteDataset, min(config.length, LONGEST_ROW)
         options |= {"length": longest + 1, "vocabulary": config.symbols + 1}
-    elif source == "copy":
+    else:
         kind = CopyDataset
         options |= {"length": config.length // 2 * 2, "vocabulary": config.symbols + 1}
-    else:
-        kind = RecallDataset
-        options |= {"vocabulary": config.symbols // 2 * 2 + 1, "pairs": config.pairs}
-        _require_recall(config)
     if task.answers:
         facts |= {"numbers": Spread.of(values[:, None])} if measures else {"classes": classes}
     if task.translates or measures or source == "waves":
@@ -283,16 +251,3 @@ def load_generated(config: DataConfig, task: Task) -> GeneratedDataset:
         # lengths that no expression can have are refused at once, not in training
         dataset.train_batch(0, 1, 0)
     return dataset
-
-
-def _require_recall(config: DataConfig) -> None:
-    if config.pairs > config.symbols // 2:
-        raise ConfigError(
-            f"recall with `data.pairs={config.pairs}` needs as many different keys, which are half "
-            f"of `data.symbols={config.symbols}`; give at least {2 * config.pairs} symbols"
-        )
-    if config.length < 4 * config.pairs:
-        raise ConfigError(
-            f"recall with `data.pairs={config.pairs}` needs a `data.length` of at least "
-            f"{4 * config.pairs} (pairs, then places for the questions), not {config.length}"
-        )

@@ -83,9 +83,9 @@ class Session:
     @property
     def done(self) -> float:
         """Share of the budget spent; 1 where the accuracy it was to reach is reached."""
-        goal, state = self.config.stop_at, self.state
-        if goal is not None and state.evaluation is not None and state.evaluated:
-            if state.evaluation.get("accuracy", 0.0) >= goal:
-                return 1.0
+        state, goal = self.state, self.config.stop_at
+        found = state.evaluation or {}
+        if goal is not None and state.evaluated and found.get("accuracy", 0.0) >= goal:
+            return 1.0
         kind, amount = self.config.budget
         return float(getattr(state, kind) / amount)

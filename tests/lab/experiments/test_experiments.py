@@ -92,7 +92,7 @@ def test_a_record_says_what_its_numbers_say(name, monkeypatch):
 
 
 TRAINED = (
-    *("addressing", "kernel-length", "toeplitz", "recall", "alignment", "fill-in"),
+    *("addressing", "kernel-length", "toeplitz", "alignment", "fill-in"),
     *("shift", "near-and-far", "four-terms", "inner-losses"),
     *("gates", "constant-state", "lags", "rounds", "routed-copy", "far-sentences", "halting"),
     *("key-to-door", "exits", "spans"),

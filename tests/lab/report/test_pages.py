@@ -5,9 +5,7 @@ from pathlib import Path
 import pytest
 
 import everyformer as ef
-from everyformer.core.tasks import ALL_TASKS
 from everyformer.genes import named_genes
-from everyformer.lab.experiments import defaults
 from everyformer.lab.report import pages
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -46,10 +44,10 @@ def test_genes_that_are_no_members_subject_have_a_page_for_each_alternative():
 
 def test_the_pages_in_the_repository_are_up_to_date():
     recorded = pages.results(DOCS / "results")
-    trained = defaults.read(DOCS / "results")
+    measured = pages.board(DOCS)
     for member in ef.list_members():
         path = DOCS / "members" / f"{member.name}.md"
-        assert path.read_text() == pages.page(member, recorded, trained), (
+        assert path.read_text() == pages.page(member, recorded, measured), (
             f"run `make docs` ({path.name})"
         )
     for gene, name in pages.around_layers():
@@ -62,15 +60,6 @@ def test_the_pages_in_the_repository_are_up_to_date():
     readme = (DOCS.parent / "README.md").read_text(encoding="utf-8")
     assert readme == pages.with_groups(readme), "run `make docs` (README.md)"
     assert len(readme.splitlines()) <= 100
-
-
-def test_every_member_of_every_task_is_trained_at_its_defaults_with_three_seeds():
-    rows = defaults.read(DOCS / "results")
-    held = {(row["task"], row["member"], row["seed"]) for row in rows if "loss" in row}
-    # that of a probe has a board of its own
-    pairs = {(t, m.name) for m in ef.list_members() for t in m.tasks if t in ALL_TASKS}
-    assert {(t, m, s) for t, m in pairs for s in range(3)} <= held
-    assert (DOCS / "results" / "defaults.md").read_text() == "\n".join(defaults.page(rows)) + "\n"
 
 
 def test_every_recorded_result_names_its_command_and_its_figures():

@@ -63,7 +63,7 @@ def test_a_row_is_whole_if_all_its_answers_are_right():
 
 
 def test_texts_have_no_answers():
-    dataset = dataset_of("recall")
+    dataset = dataset_of("copy")
     assert dataset.shortcut is None
     assert dataset.tested is None
     found, _ = measured(lambda x: x, dataset)

@@ -112,8 +112,8 @@ def test_what_cannot_be_is_refused(source, options, task, words):
 def test_options_of_other_data_are_refused():
     with pytest.raises(ConfigError, match=r"`data.length` has no meaning for the probe 'mqar'"):
         load_dataset(DataConfig(source="mqar", length=64))
-    with pytest.raises(ConfigError, match=r"`data.pairs` has no meaning for the probe 'mqar'"):
-        load_dataset(DataConfig(source="mqar", pairs=8))
+    with pytest.raises(ConfigError, match=r"`data.symbols` has no meaning for the probe 'mqar'"):
+        load_dataset(DataConfig(source="mqar", symbols=8))
 
 
 def test_a_mqar_is_trained_measured_by_its_test_stream_and_compared(tmp_path, capsys):

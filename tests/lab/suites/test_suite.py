@@ -133,6 +133,16 @@ def test_rates_are_chosen_by_one_stream_and_judged_by_another(suite):
     assert cell["rows"] == found["test"]["whole_rows"]
 
 
+def test_of_rates_that_reach_the_accuracy_at_which_runs_end_the_first_is_kept(suite):
+    short = presets.PRESETS["mini"]["mqar"].training
+    short |= {"steps": 2, "evaluate_every": 1, "stop_at": 0.0}
+    for rates in (("1e-4", "3e-1"), ("3e-1", "1e-4")):
+        suite("attention", "--suite", "mqar", "--overwrite", rates=("--lr-grid", *rates))
+        cell = boards.cell_of(made(), "mqar", "attention")
+        assert len({one["loss"] for one in cell["tried"]}) == 2
+        assert cell["lr"] == float(rates[0])
+
+
 def test_cells_that_have_no_number_say_why(suite):
     with open("mine.py", "w", encoding="utf-8") as file:
         file.write(LEAKY)

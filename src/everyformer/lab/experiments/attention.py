@@ -1,14 +1,9 @@
-"""Softmax attention: why 1/sqrt(D), and why attention at all."""
-
-import math
+"""Softmax attention: why 1/sqrt(D)."""
 
 import torch
-from torch import Tensor, nn
 
-from everyformer.core.outputs import ModelOutput
 from everyformer.functional import attention
 from everyformer.lab.experiments.figures import Lines
-from everyformer.lab.experiments.measures import accuracy, load, model_for
 from everyformer.lab.experiments.study import Outcome, Study, experiment
 
 DIMENSIONS = (4, 16, 64, 256, 1024)
@@ -68,46 +63,3 @@ def entropy_and_gradient(size: int, scaled: bool, seed: int) -> tuple[float, flo
     (attention(q, k, v, bias=bias, scale=scale) * direction).sum().backward()
     assert bias.grad is not None
     return float(entropy), float(bias.grad.norm(dim=-1).median())
-
-
-class LSTMModel(nn.Module):
-    """Recurrent baseline: embedding, two LSTM layers, tied output."""
-
-    def __init__(self, vocabulary: int, width: int, hidden: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True)
-        self.head = nn.Linear(hidden, vocabulary)
-
-    def forward(self, inputs: Tensor, *, targets: Tensor | None = None) -> ModelOutput:
-        logits = self.head(self.lstm(self.embedding(inputs))[0])
-        loss = None
-        if targets is not None:
-            loss = nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
-        return ModelOutput(logits, loss, {}, None)
-
-
-@experiment(
-    "attention recalls over 95% of 8 associations where an LSTM of equal size stays below 60%",
-    members=("attention",),
-    minutes=6,
-)
-def recall(study: Study) -> Outcome:
-    """Key-value pairs, then the keys again: attention finds the values, an equal LSTM does not."""
-    data = load(source="recall", length=32, symbols=32, pairs=8)
-    sizes = {}
-    for name in study.each(("attention", "lstm")):
-        if name == "attention":
-            model: nn.Module = model_for(data, name, width=64, layers=2, heads=2)
-        else:
-            model = LSTMModel(data.vocabulary, 64, 76)
-        sizes[name] = sum(p.numel() for p in model.parameters())
-        study.fit(model, (data, 64), 1000, arm=name)
-        study.keep(name, accuracy(model, data), "{:.1%} of the values")
-    sentence = (
-        f"With 8 pairs, {sizes['attention']:,} parameters of attention recall [attention|.1%] of "
-        f"the values and {sizes['lstm']:,} of a two-layer LSTM [lstm|.1%], after equal steps."
-    )
-    holds = study.mean("attention") > 0.95 and study.mean("lstm") < 0.6
-    figure = Lines(study.losses, levels={"guessing a value": math.log(data.vocabulary / 2)})
-    return study.outcome(holds, sentence, loss=figure)

@@ -157,7 +157,8 @@ def diagonal_means(matrix: Tensor) -> dict[int, float]:
 )
 def alignment(study: Study) -> Outcome:
     """Associative recall: pairs stand elsewhere in every text, so a static matrix cannot align."""
-    data = load(source="recall", length=32, symbols=32, pairs=8)
+    rows = ("length=32", "symbols=34", "pairs=8", "power=1", "fillers=false")
+    data = load(source="mqar", options=rows)
     arms = {"gmlp": {}, "amlp": {"attention_dim": 32}}
     study.measure(
         arms, (data, 64), 1500, lambda model: accuracy(model, data), lr=2e-3, width=64, layers=3

@@ -1,7 +1,8 @@
 """`make docs`: a page for each member, made of texts that are elsewhere.
 
 A page is made of the row in `family.py`, the text and options of the member's file, a picture of
-who reads whom, the laws that do not apply, and the recorded results of its experiments
+who reads whom, the laws that do not apply, its row on the recorded board of probes
+(``docs/board/mini/board.json``), and the recorded results of its experiments
 (``docs/results/*.json`` with figures beside). Text and options of an alternative stand on the page
 of the member whose subject it is, or on one of its own; all others link there.
 """
@@ -22,13 +23,14 @@ from everyformer.core.tasks import LM, TASKS
 from everyformer.family import list_members
 from everyformer.genes import GENES, named_genes
 from everyformer.genes.mixers import MIXERS
-from everyformer.lab.experiments import defaults
 from everyformer.lab.experiments.base import experiments
 from everyformer.lab.experiments.study import Experiment
 from everyformer.lab.report.influence import draw_influence
 from everyformer.lab.show.heatmaps import draw_offered
 from everyformer.lab.show.positions import offered
 from everyformer.lab.show.style import save_figure
+from everyformer.lab.suites.board import Board, cell_of, read_board
+from everyformer.lab.suites.page import words_of
 from everyformer.models import decision
 from everyformer.models.build import create_model
 from everyformer.system.files import write_text
@@ -43,8 +45,8 @@ ABILITIES = ("causal", "strictly causal", "bidirectional", "cross", "streaming",
 def write_pages(folder: Path) -> list[Path]:
     """Write ``members/NAME.md`` for every member, ``members/GENE-NAME.md`` for every alternative
     around the layers, and an index; returns the files."""
-    recorded, trained = results(folder / "results"), defaults.read(folder / "results")
-    texts = {member.name: page(member, recorded, trained) for member in list_members()}
+    recorded, measured = results(folder / "results"), board(folder)
+    texts = {member.name: page(member, recorded, measured) for member in list_members()}
     texts |= {f"{gene}-{name}": gene_page(gene, name) for gene, name in around_layers()}
     texts["README"] = overview(recorded)
     readme = folder.parent / "README.md"
@@ -74,13 +76,19 @@ def home(gene: str, name: str) -> str:
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
     """Recorded experiment results by name."""
-    paths = (path for path in sorted(folder.glob("*.json")) if path.stem != defaults.NAME)
+    paths = sorted(folder.glob("*.json"))
     recorded = (from_json(path.read_text(encoding="utf-8")) for path in paths)
     return {result["experiment"]: result for result in recorded}
 
 
-def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict[str, Any]]) -> str:
-    """The page of one member; ``trained``: the rows of `everyformer.lab.experiments.defaults`."""
+def board(folder: Path) -> Board | None:
+    """The recorded board of probes, where there is one."""
+    path = folder / "board" / "mini" / "board.json"
+    return read_board(path) if path.exists() else None
+
+
+def page(member: Member, recorded: dict[str, dict[str, Any]], measured: Board | None = None) -> str:
+    """The page of one member."""
     source = f"arXiv [{member.arxiv}](https://arxiv.org/abs/{member.arxiv})" if member.arxiv else ""
     paper = ", ".join(part for part in (f"{member.authors} {member.year}", source) if part)
     lines = [f"# {member.title} (`{member.name}`)", "", f"{paper}.", ""]
@@ -97,10 +105,7 @@ def page(member: Member, recorded: dict[str, dict[str, Any]], trained: list[dict
     lines += ["## Laws", "", f"{LAWS_LINK}, by `everyformer verify {member.name}`"]
     lines[-1] += ", but for:" if reasons else "."
     lines += ["", *(f"- *{law}*: {reason}" for law, reason in reasons.items())]
-    lines += ["", "## At its defaults", ""]
-    about = "Nats on held-out data after a short training, mean over seeds"
-    lines += [f"{about} ([all members](../results/defaults.md)):", ""]
-    lines += [*defaults.of_member(member.name, trained), "", "## Experiments", ""]
+    lines += ["", *_on_probes(member.name, measured), "## Experiments", ""]
     for experiment in experiments():
         if member.name in experiment.members:
             lines += _experiment(experiment, recorded.get(experiment.name))
@@ -249,6 +254,22 @@ def _options(gene: str, choice: Choice) -> list[str]:
             value = ", ".join(i.name for i in dataclasses.fields(value))
         meaning = docs.get(f.name, "").replace("|", "\\|")
         lines.append(f"| `{f.name}` | `{value}` | {meaning} |")
+    return [*lines, ""]
+
+
+def _on_probes(member: str, measured: Board | None) -> list[str]:
+    """The row of a member on the board of probes; nothing of one that is not on it."""
+    if measured is None or member not in measured["members"]:
+        return []
+    about = "Right answers on [probes](../probes.md), and what the tests support"
+    lines = ["## What it can do", "", f"{about} ([all members](../board/mini/board.md)):", ""]
+    lines += ["| probe | right | 95% over seeds | shortcut | |", "|---|---|---|---|---|"]
+    for probe, column in measured["probes"].items():
+        cell = cell_of(measured, probe, member)
+        right = "-" if cell["accuracy"] is None else f"{cell['accuracy']:.1%}"
+        span = "-" if cell["interval"] is None else "{:.1%} to {:.1%}".format(*cell["interval"])
+        level, words = column["shortcut"], words_of(measured, cell)
+        lines.append(f"| {probe} | {right} | {span} | {level:.1%} | {words} |")
     return [*lines, ""]
 
 

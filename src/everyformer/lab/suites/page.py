@@ -109,7 +109,7 @@ def _cell(board: Board, probe: str, member: str) -> dict[str, Any]:
         "share": round(45 * above * (cell["status"] == "done")),
         "text": _text(cell),
         "below": f"{_span(around)} {cell['letters']}" if around else cell["letters"],
-        "words": words(cell, level, base),
+        "words": words_of(board, cell),
         "at": 100 * (value or 0.0),
         "range": around and (100 * around[0], 100 * (around[1] - around[0])),
         "level": 100 * level,
@@ -125,8 +125,10 @@ def _text(cell: Cell) -> str:
     return f"{value:.1%}{'*' if cell['status'] == 'leaks' else ''}"
 
 
-def words(cell: Cell, level: float, base: Cell | None) -> str:
+def words_of(board: Board, cell: Cell) -> str:
     """A cell in a sentence without a full stop, from intervals alone."""
+    level = board["probes"][cell["probe"]]["shortcut"]
+    base = cell_of(board, cell["probe"], BASE) if BASE in board["members"] else None
     if cell["accuracy"] is None or cell["status"] == "leaks":
         return f"{cell['status']}: {cell['error']}"
     if cell["status"] == "floor":
