@@ -9,7 +9,7 @@ import pytest
 from small_comparisons import Compared
 
 from everyformer.lab.compare import scheduled, worker
-from everyformer.lab.compare.folder import first_command
+from everyformer.lab.compare.folder import COMPARISONS
 from everyformer.system.signals import GracefulStop
 
 Compare = Callable[..., Compared]
@@ -52,7 +52,7 @@ def test_jobs_in_any_order_come_to_the_comparison(compare: Compare, trained: lis
         for name in ("quality", "interval", "values", "letters", "steps", "tokens"):
             assert whole.row(member)[name] == here.row(member)[name]
     assert whole.results["waiting"] == []
-    command = first_command(whole.folder)
+    command = COMPARISONS.first_command(whole.folder)
     assert command is not None
     assert "gmlp attention" in command
     assert "--seeds 2" in command

@@ -196,7 +196,7 @@ def test_presets_members_and_seeds_do_not_meet_in_a_folder(suite, monkeypatch):
         code, _, err = suite("--resume", word, value, rates=())
         assert code == 2
         assert f"the suite in made was started with other options ({word[2:]}: " in err
-    assert "holds a suite: give --resume" in suite("attention")[2]
+    assert "give --resume to continue the suite in it" in suite("attention")[2]
     os.mkdir("other")
     open("other/mine.txt", "w").close()
     assert "holds no suite" in suite("attention", out="other")[2]
@@ -313,6 +313,7 @@ def test_a_suite_that_was_stopped_goes_on(suite, monkeypatch):
     assert len(suite.started) == 2
     assert not {*first} & {*suite.started}
     assert [*made()["probes"]] == ["mqar", "induction"]
+    assert made()["command"].startswith("everyformer suite attention --suite mqar induction")
 
 
 def test_cells_may_be_jobs_of_a_scheduler(suite):

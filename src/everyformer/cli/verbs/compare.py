@@ -51,7 +51,7 @@ def run(words: Sequence[str]) -> int:
         if not is_target(name):
             info(name)
     from everyformer.lab.compare.compare import run_comparison
-    from everyformer.lab.compare.folder import recorded_options
+    from everyformer.lab.compare.folder import COMPARISONS
     from everyformer.lab.report.comparison import write_report
 
     config = part_of(CompareConfig, options)
@@ -64,7 +64,7 @@ def run(words: Sequence[str]) -> int:
     try:
         done = run_comparison(config, write_report, say=say, command=command)
     except KeyboardInterrupt:
-        if recorded_options(expanded(config.out)) is not None:
+        if COMPARISONS.options(expanded(config.out)) is not None:
             say(hint)
         raise
     page = f"{done.folder}/report.html"
@@ -83,7 +83,7 @@ def run(words: Sequence[str]) -> int:
 
 def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> int:
     """One training of a comparison, or what its jobs have left."""
-    from everyformer.lab.compare.folder import recorded_options
+    from everyformer.lab.compare.folder import COMPARISONS
     from everyformer.lab.compare.scheduled import collect_trained, train_one
     from everyformer.lab.report.comparison import write_report
 
@@ -100,7 +100,7 @@ def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> 
     assert options.only is not None
     if options.overwrite:
         raise ConfigError("other jobs share the folder: leave out --overwrite")
-    known = recorded_options(expanded(config.out))
+    known = COMPARISONS.options(expanded(config.out))
     first = TrainingConfig.seed if known is None else known["training"]["seed"]
     training = dataclasses.replace(config.training, seed=first)
     plan = dataclasses.replace(config, training=training, resume=known is not None)
@@ -109,12 +109,12 @@ def _scheduled(options: CompareOptions, config: CompareConfig, command: str) -> 
 
 def _command(words: Sequence[str], config: CompareConfig) -> str:
     """Command that repeats the whole: the words that began it, then those of now."""
-    from everyformer.lab.compare.folder import first_command
+    from everyformer.lab.compare.folder import COMPARISONS
 
     rest = [word for word in words if word not in ("--resume", "--overwrite", "--collect")]
     only, rest = take(rest, "--only")
     rest = rest if only is None else take(rest, "--seed")[1]
-    before = first_command(expanded(config.out)) if config.resume else None
+    before = COMPARISONS.first_command(expanded(config.out)) if config.resume else None
     if before is None:
         return plugins.command(shlex.join(["compare", *rest]))
     rest = take(rest, "--out")[1]
@@ -130,7 +130,7 @@ def _options_of_folder(line: Line[CompareOptions]) -> CompareOptions | None:
     """
     if not {"--resume", "--collect"} & {*line.words} or line.helps:
         return None
-    from everyformer.lab.compare.folder import started
+    from everyformer.lab.compare.folder import COMPARISONS
 
     out = line.peek("out") or CompareOptions.out
-    return started(CompareOptions, out, named=bool(line.placed() or line.path))
+    return COMPARISONS.started(CompareOptions, out, named=bool(line.placed() or line.path))

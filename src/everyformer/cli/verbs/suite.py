@@ -9,7 +9,6 @@ import tyro
 from everyformer.cli.parsing import Line, say, take
 from everyformer.core import plugins
 from everyformer.core.config import part_of
-from everyformer.core.errors import CheckpointError
 from everyformer.family import names
 from everyformer.lab.suites.config import SuiteConfig
 from everyformer.system.console import emit
@@ -76,14 +75,7 @@ def _options_of_folder(line: Line[SuiteOptions]) -> SuiteOptions | None:
     """
     if "--resume" not in line.words or line.helps:
         return None
-    from everyformer.lab.suites.run import started
+    from everyformer.lab.suites.run import SUITES
 
     out = line.peek("out") or SuiteOptions.out
-    known = started(out)
-    if known is None:
-        if line.placed() or line.path:
-            return None
-        raise CheckpointError(
-            f"there is no suite in {out} to resume: leave out `resume` to begin one"
-        )
-    return SuiteOptions(**{f.name: getattr(known, f.name) for f in dataclasses.fields(known)})
+    return SUITES.started(SuiteOptions, out, named=bool(line.placed() or line.path))

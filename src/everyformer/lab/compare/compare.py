@@ -30,7 +30,7 @@ from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.decoding import LONGEST
 from everyformer.lab.compare.estimate import Estimate
 from everyformer.lab.compare.files import RESULT
-from everyformer.lab.compare.folder import check_folder, opened
+from everyformer.lab.compare.folder import COMPARISONS
 from everyformer.lab.compare.launchers import Launcher, Local
 from everyformer.lab.compare.lawful import sentence, with_laws
 from everyformer.lab.compare.plan import Candidate, candidates, check_design, jobs, own_options
@@ -74,7 +74,8 @@ def run_comparison(
     start = time.perf_counter()
     dataset = read(config, say)
     ready = built(config, dataset, say)
-    with opened(config, dataset.fingerprint, command) as folder, _launcher(config) as launcher:
+    place = COMPARISONS.opened(config, command, data=dataset.fingerprint)
+    with place as folder, _launcher(config) as launcher:
         if any(not (folder / one.folder / RESULT).exists() for one in jobs(config, ready)):
             launcher.open()
         finished, results = Finished(), cast(Results, {})
@@ -139,7 +140,7 @@ def read(config: CompareConfig, say: Say) -> Dataset:
             allow_model(outside)
     own_options(config)
     check_design(config)
-    check_folder(config)
+    COMPARISONS.check(config)
     if config.training.compile:
         check_compiler(pick_device(config.training.device))
     with status(f"reading {config.data.source}"):

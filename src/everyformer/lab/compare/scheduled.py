@@ -15,7 +15,7 @@ from everyformer.lab.compare.collect import collect, write
 from everyformer.lab.compare.compare import Outcome, Report, built, read
 from everyformer.lab.compare.config import CompareConfig
 from everyformer.lab.compare.files import read_result, write_result
-from everyformer.lab.compare.folder import opened
+from everyformer.lab.compare.folder import COMPARISONS
 from everyformer.lab.compare.plan import job
 from everyformer.lab.compare.processes import ended, launch
 from everyformer.lab.compare.trainings import Say, prepare, saved
@@ -49,7 +49,7 @@ def train_one(
     dataset = read(config, say)
     [candidate] = [one for one in built(config, dataset, say) if one.member == member]
     shared = dataclasses.replace(config, resume=True, overwrite=False)
-    with opened(shared, dataset.fingerprint, command, wait=WAIT) as folder:
+    with COMPARISONS.opened(shared, command, data=dataset.fingerprint, wait=WAIT) as folder:
         pass
     if candidate.config is None:
         return 1
@@ -85,7 +85,7 @@ def collect_trained(
     check_scheduled(config)
     dataset = read(config, say)
     ready = built(config, dataset, say)
-    with opened(config, dataset.fingerprint, command) as folder:
+    with COMPARISONS.opened(config, command, data=dataset.fingerprint) as folder:
         able = [candidate for candidate in ready if candidate.config is not None]
         every = [job(config, e, seed, config.training.lr) for e in able for seed in _seeds(config)]
         found = [(one, saved(one, folder / one.folder)) for one in every]

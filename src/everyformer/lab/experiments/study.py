@@ -252,9 +252,8 @@ class Study:
         Args:
             options: fields of `TrainingConfig`.
         """
-        config = TrainingConfig(
-            steps=self.steps(steps), seed=self.seed, evaluate_every=None, **options
-        )
+        fields: dict[str, Any] = {"evaluate_every": None, **options}
+        config = TrainingConfig(steps=self.steps(steps), seed=self.seed, **fields)
         evaluation = finished(train(model, data, config, show=False)).evaluation
         if (base := data.does.baseline(evaluation or {})) is not None:
             name = f"{base.words}, {base.metric.replace('_', ' ')} on {data.name}"

@@ -13,7 +13,7 @@ from everyformer.genes.gene import NONE
 from everyformer.lab.compare.collect import as_lines
 from everyformer.lab.compare.compare import Outcome, run_comparison
 from everyformer.lab.compare.config import CompareConfig
-from everyformer.lab.compare.folder import started
+from everyformer.lab.compare.folder import COMPARISONS
 from everyformer.lab.compare.trainings import Say
 from everyformer.lab.report.terminal import as_html, render
 from everyformer.training.names import in_full
@@ -80,5 +80,7 @@ def described(members: Iterable[str] | None = None, **options: Any) -> CompareCo
     usual = CompareConfig()
     if values.get("resume"):
         named = members is not None
-        usual = started(CompareConfig, values.get("out", usual.out), named=named) or usual
+        usual = (
+            COMPARISONS.started(CompareConfig, values.get("out", usual.out), named=named) or usual
+        )
     return from_dict(CompareConfig, values, "", usual)

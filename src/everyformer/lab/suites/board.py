@@ -205,7 +205,7 @@ def cell_words(finished: Finished, dataset: Dataset) -> str:
     mean = statistics.mean(values)
     low = (mean_interval(values) if len(values) > 1 else told[0]["accuracy_interval"])[0]
     floor = dataset.shortcut or 0.0
-    than = "" if low > floor else f", no better than the shortcut's {floor:.1%}"
+    than = "" if low > floor else f", not surely better than the shortcut's {floor:.1%}"
     each = ", ".join(f"{value:.1%}" for value in values)
     return f"{member}: {mean:.1%} ({each}) at a rate of {kept[0][0].lr:g}{than}"
 

@@ -1,5 +1,9 @@
-"""The page and the printed table of a board."""
+"""The page and the printed table of a board.
 
+python -m everyformer.lab.suites.page docs/board/mini      # both, of the board.json in there
+"""
+
+import sys
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -8,7 +12,7 @@ from markupsafe import Markup
 
 from everyformer.core.wording import join_names
 from everyformer.lab.report.comparison import rendered
-from everyformer.lab.suites.board import Board, Cell, cell_of, verdicts
+from everyformer.lab.suites.board import Board, Cell, cell_of, read_board, verdicts
 from everyformer.lab.suites.presets import BOARD, shown
 from everyformer.system.console import table
 from everyformer.system.files import write_text
@@ -49,6 +53,14 @@ NOTES = [
     "The last line is the smallest difference that would have told two members apart.",
     "A click on a heading sorts; a member's name leads to its profile.",
 ]
+
+
+def write_text_page(board: Board, folder: Path) -> None:
+    """Write ``board.md``: the table, and how it is read."""
+    notes = "\n".join(f"- {note}" for note in (*NOTES[:-1], *verdicts(board)))
+    parts = ["# A board of probes", _machine(board), f"```text\n{render(board)}\n```", notes]
+    parts.append(f"`{board['command']}` repeats it.")
+    write_text(folder / "board.md", "\n\n".join(parts) + "\n")
 
 
 def render(board: Board) -> str:
@@ -132,7 +144,8 @@ def words_of(board: Board, cell: Cell) -> str:
     if cell["accuracy"] is None or cell["status"] == "leaks":
         return f"{cell['status']}: {cell['error']}"
     if cell["status"] == "floor":
-        return f"no better than the shortcut ({level:.0%})"
+        each = join_names([f"{value:.0%}" for value in cell["values"]])
+        return f"not surely better than the shortcut ({level:.0%}): {each}"
     if base is None or base["accuracy"] is None or base["member"] == cell["member"]:
         return "better than the shortcut"
     if not cell["letters"] or {*cell["letters"]} & {*base["letters"]}:
@@ -166,3 +179,10 @@ def _machine(board: Board) -> str:
         f"{known.get('platform', 'an unknown machine')}, torch "
         f"{known.get('packages', {}).get('torch', '?')}, steps x {board['times']:g}."
     )
+
+
+if __name__ == "__main__":
+    place = Path(sys.argv[1])
+    found = read_board(place / "board.json")
+    write_page(found, place)
+    write_text_page(found, place)

@@ -10,13 +10,11 @@ was stopped is resumed; jobs of any scheduler may train a cell (a probe, a membe
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from everyformer.core.config import affects, differences, field_types, from_dict, to_dict
 from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import allow_model
 from everyformer.core.wording import duration
@@ -31,7 +29,7 @@ from everyformer.lab.compare.compare import built
 from everyformer.lab.compare.config import CompareConfig, own_genes
 from everyformer.lab.compare.estimate import Estimate
 from everyformer.lab.compare.files import RECORD
-from everyformer.lab.compare.folder import locked, opened
+from everyformer.lab.compare.folder import COMPARISONS, Folders
 from everyformer.lab.compare.launchers import Launcher, Local, Pool
 from everyformer.lab.compare.plan import Candidate
 from everyformer.lab.compare.results import Results
@@ -40,14 +38,12 @@ from everyformer.lab.suites.board import Board, board_of, cell_words, write_boar
 from everyformer.lab.suites.config import SuiteConfig
 from everyformer.lab.suites.kind import PROBES
 from everyformer.lab.suites.presets import BOARD, GUESTS, Setting, chosen
-from everyformer.system.files import empty, expanded, visible_files
+from everyformer.system.files import expanded
 from everyformer.system.machine import cores
-from everyformer.system.plain import from_json, to_json
-from everyformer.system.sealed import read_json, write_json
 from everyformer.system.signals import GracefulStop
 from everyformer.training.config import TrainingConfig
 
-SUITE, FORMAT = "suite.json", "everyformer-suite"
+SUITES = Folders(SuiteConfig, "suite", "suite.json", "everyformer-suite")
 SIZES = ("width", "layers", "heads")
 """what guests are given"""
 WAIT = 60.0
@@ -93,7 +89,10 @@ def run_suite(config: SuiteConfig, page: Write, *, say: Say = print, command: st
     """
     config = complete(config)
     settings = chosen(config.preset, config.suite)
-    with _folder(config, command) as folder, GracefulStop() as stop:
+    # of a suite that is continued, the words that began it
+    before = SUITES.first_command(expanded(config.out)) if config.resume else None
+    command = before or command
+    with SUITES.opened(config, command) as folder, GracefulStop() as stop:
         results: dict[str, Results] = {}
         board = None
         with _launcher(config, settings) as launcher:
@@ -128,11 +127,11 @@ def run_cell(config: SuiteConfig, cell: str, *, say: Say = print, command: str =
             f"{', '.join(config.members)}; give PROBE/MEMBER"
         )
     shared = dataclasses.replace(config, resume=True, overwrite=False)
-    with _folder(shared, command, wait=WAIT):
+    with SUITES.opened(shared, command, wait=WAIT):
         pass
     column = prepared(config, name, settings[name], say)
     fingerprint = column.parts[0][0].fingerprint
-    with opened(column.comparison, fingerprint, command, wait=WAIT) as place:
+    with COMPARISONS.opened(column.comparison, command, data=fingerprint, wait=WAIT) as place:
         pass
     with GracefulStop() as stop, _processes(config.jobs or 1) as launcher:
         alone = [
@@ -233,7 +232,7 @@ def _train(
     was stopped."""
     dataset = column.parts[0][0]
     say(f"{column.name}: {dataset.split}")
-    with opened(column.comparison, dataset.fingerprint, command) as place:
+    with COMPARISONS.opened(column.comparison, command, data=dataset.fingerprint) as place:
         finished = _trained(column, place, launcher, stop, say)
         if stop.received is not None:
             return None
@@ -275,53 +274,3 @@ def _launcher(config: SuiteConfig, settings: dict[str, Setting]) -> Launcher:
 def _processes(at_once: int) -> Launcher:
     """A launcher of so many trainings at once here."""
     return Local() if at_once == 1 else Pool(at_once)
-
-
-@contextmanager
-def _folder(config: SuiteConfig, command: str, wait: float = 0.0) -> Iterator[Path]:
-    """The directory of a suite, made and locked; its record says what was asked for.
-
-    Raises:
-        ConfigError: it is in use, holds something else, or a suite of other options.
-    """
-    folder = expanded(config.out)
-    record, filled = folder / SUITE, bool(visible_files(folder))
-    if filled and not record.exists():
-        raise ConfigError(f"{folder} is not empty and holds no suite: choose another `out`")
-    if filled and not config.overwrite:
-        if not config.resume:
-            raise ConfigError(
-                f"{folder} holds a suite: give `resume` to continue it, `overwrite` to replace it, "
-                "or another `out`"
-            )
-        changed = _changed(read_json(record, FORMAT)["options"], config)
-        if changed:
-            raise ConfigError(
-                f"the suite in {folder} was started with other options "
-                f"({'; '.join(changed[:5])}): resume it with the same, or choose another `out`"
-            )
-    with locked(folder, "suite", wait):
-        if filled and config.overwrite:
-            empty(folder)
-        options = from_json(to_json(to_dict(config)))
-        write_json(record, {"format": FORMAT, "options": options, "command": command})
-        yield folder
-
-
-def started(out: str) -> SuiteConfig | None:
-    """The options that the suite in ``out`` was started with; None where there is none."""
-    record = expanded(out) / SUITE
-    if not record.exists():
-        return None
-    values = read_json(record, FORMAT)["options"]
-    return from_dict(SuiteConfig, {**values, "out": out, "resume": False, "overwrite": False})
-
-
-def _changed(earlier: dict[str, Any], now: SuiteConfig) -> list[str]:
-    """Options that results depend on."""
-    before = to_dict(from_dict(SuiteConfig, earlier))
-    after = to_dict(now)
-    for name in field_types(SuiteConfig):
-        if affects(SuiteConfig, name) in ("nothing", "speed"):
-            del before[name], after[name]
-    return differences(from_json(to_json(before)), from_json(to_json(after)))
