@@ -78,13 +78,9 @@ def test_one_figure_is_drawn_and_told_as_json(compared: str, say: Say) -> None:
         ("table", "table.md", "| --- |"),
         ("table --format tex", "table.tex", r"\toprule"),
         ("table --format csv", "table.csv", "member,seed,lr,"),
-        ("page", "page.html", "<!DOCTYPE html>"),
-        ("page --format pdf", "page.pdf", "%PDF"),
     ],
 )
-def test_tables_and_pages_are_one_file(
-    words: str, file: str, holds: str, compared: str, say: Say
-) -> None:
+def test_tables_are_one_file(words: str, file: str, holds: str, compared: str, say: Say) -> None:
     code, out, err = say(compared, *words.split(), "--out", "paper")
     assert code == 0, err
     assert out.startswith(f"paper/{file}\n    ")
@@ -121,18 +117,15 @@ def test_what_an_export_lacks_is_one_sentence(compared: str, tree: Path, say: Sa
     cases = {
         f"{compared} table --format png": "'table' is written as md, tex or csv, not as png",
         f"{compared} all --format md": "'all' is written as png, pdf or svg, not as md",
-        f"{compared} page --format tex": "'page' is written as html or pdf, not as tex",
         "gmlp masks --format csv": "'masks' is written as png, pdf or svg, not as csv",
         "gmlp qualty": "did you mean 'quality'",
         f"{compared} all --text a": "--text is of pictures of the inside of a model",
-        "gmlp table": "'table' is of a comparison",
         "gmlp quality": "has no quality to show",
-        "gmlp page": "'gmlp' is no folder of one: `everyformer compare` makes one",
+        "gmlp table": "'gmlp' is no folder of one: `everyformer compare` makes one",
         f"{undecoded} decoding": "has no numbers for 'decoding'; it has quality, cost-training",
         f"{untrained} table": "no member was trained to the end",
         f"{untrained} all": "has no figures, since no member was trained to the end",
         f"{begun} all": "has not come to a result: continue with `everyformer compare --resume",
-        f"{begun} page": "has not come to a result",
     }
     for words, said in cases.items():
         code, out, err = say(*words.split())

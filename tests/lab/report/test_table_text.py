@@ -3,17 +3,14 @@
 import csv
 import io
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from everyformer.core.errors import ConfigError
-from everyformer.lab.report.booklet import LINES, _texts, write_booklet
 from everyformer.lab.report.table import cells
 from everyformer.lab.report.table_text import table_text
-from report_results import made_up, many
+from report_results import made_up
 
 NASTY = r"a_b & 50% $x$ #1 {c} \d ~e^f | <g>"
 
@@ -140,36 +137,3 @@ def test_those_who_failed_wait_or_leak_are_named(kind: str) -> None:
 def test_without_a_trained_member_there_is_no_table() -> None:
     with pytest.raises(ConfigError, match="no member was trained to the end"):
         table_text({"cmp": made_up((), qualities=(), failed={"gmlp": "no"})}, "tex")
-
-
-@pytest.mark.parametrize(("results", "tables"), [(made_up(), 1), (many(32), 2)])
-@pytest.mark.full("a quarter of a minute", parts=3)
-def test_the_page_as_pdf_has_texts_tables_and_a_page_for_each_figure(
-    results: Any, tables: int, tmp_path: Path
-) -> None:
-    paths = [write_booklet(results, tmp_path / f"{n}.pdf") for n in range(2)]
-    first, again = (path.read_bytes() for path in paths)
-    assert first == again
-    assert b"CreationDate" not in first
-    assert len(re.findall(rb"/Type /Page\b", first)) == 1 + tables + 10
-    assert b"/Type3" not in first
-
-
-def test_pages_of_text_are_about_equally_full_and_end_on_the_paper(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The last one held a line alone."""
-    monkeypatch.setattr("everyformer.lab.report.booklet.notes", lambda results: ["a note"] * 30)
-    first, second = _texts(made_up())
-    for figure in (first, second):
-        FigureCanvasAgg(figure).draw()
-        assert figure.texts[1].get_window_extent().y0 > 0
-    counts = [len(figure.texts[1].get_text().splitlines()) for figure in (first, second)]
-    assert max(counts) <= LINES
-    assert abs(counts[0] - counts[1]) <= 2
-
-
-def test_a_page_of_nothing_is_a_pdf_too(tmp_path: Path) -> None:
-    results = made_up((), qualities=(), failed={"gmlp": "no memory"})
-    written = write_booklet(results, tmp_path / "a.pdf").read_bytes()
-    assert len(re.findall(rb"/Type /Page\b", written)) == 1

@@ -1,4 +1,4 @@
-"""Figures, table and page of `everyformer show COMPARISON`, for a paper."""
+"""Figures and table of `everyformer show COMPARISON`, for a paper."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from everyformer.core.wording import join_names
 from everyformer.system.console import emit
 from everyformer.system.files import expanded, write_text
 
-TABLE, PAGE = "table", "page"
+TABLE = "table"
 
 
 def draw_table(options: ShowOptions) -> int:
@@ -25,21 +25,6 @@ def draw_table(options: ShowOptions) -> int:
     path = folder_of(options, expanded(options.run)) / f"{TABLE}.{options.format}"
     write_text(path, table_text(every, str(options.format)), parents=True)
     return tell(options, path, " ".join(map(question, every.values())))
-
-
-def draw_page(options: ShowOptions) -> int:
-    """Write the page of a comparison as one file, and print where it is."""
-    from everyformer.lab.report.booklet import write_booklet
-    from everyformer.lab.report.comparison import page
-    from everyformer.lab.report.headline import answer
-
-    results, folder = _required(options, options.run), expanded(options.run)
-    path = folder_of(options, folder) / f"{PAGE}.{options.format}"
-    if options.format == "pdf":
-        write_booklet(results, path)
-    else:
-        write_text(path, page(results, folder), parents=True)
-    return tell(options, path, answer(results))
 
 
 def draw_figures(options: ShowOptions) -> int:

@@ -11,7 +11,7 @@ from everyformer.core.config import Options
 from everyformer.system.console import emit
 from everyformer.system.files import expanded
 
-Format = Literal["png", "pdf", "svg", "md", "tex", "csv", "html"]
+Format = Literal["png", "pdf", "svg", "md", "tex", "csv"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +27,15 @@ class ShowOptions(Options):
     calibration has found;
     pareto, loss against layers as a search of thresholds (eval --search-exits) has found;
     curves, how trainings went, of several seeds (--others) their mean; of a comparison all is its
-    figures (quality, cost-training, ...), table its table, page its page, and any other name a
-    picture of its best run"""
+    figures (quality, cost-training, ...), table its table, and any other name a picture of its
+    best run"""
     task: Literal["lm", "mlm", "classify-image", "pixels"] | None = None
     """what an untrained member is made for; mlm reads both sides (default: lm, or what it can)"""
     out: str | None = None
     """folder of the pictures (default: RUN/pictures or pictures/MEMBER)"""
     format: Format | None = None
-    """kind of files: of pictures png, pdf or svg, of a table md, tex (booktabs) or csv, of a page
-    html or pdf (default: the first of these)"""
+    """kind of files: of pictures png, pdf or svg, of a table md, tex (booktabs) or csv (default:
+    the first of these)"""
     others: tuple[str, ...] = ()
     """curves: further runs, or folders of comparisons, that are drawn too; those that differ by
     their seeds alone are one curve with its interval; table: further comparisons, whose rows

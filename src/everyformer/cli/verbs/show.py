@@ -7,7 +7,7 @@ from typing import NamedTuple
 from everyformer.cli.found import is_comparison
 from everyformer.cli.names import spelled
 from everyformer.cli.parsing import verb
-from everyformer.cli.show.comparison import PAGE, TABLE, draw_figures, draw_page, draw_table
+from everyformer.cli.show.comparison import TABLE, draw_figures, draw_table
 from everyformer.cli.show.curves import CURVES, draw_curves
 from everyformer.cli.show.inside import draw_inside
 from everyformer.cli.show.options import Format, ShowOptions
@@ -33,7 +33,6 @@ COMPARED = ShownPicture(draw_figures, frozenset({"format"}))
 """the figures of a comparison"""
 PICTURES: dict[str, ShownPicture] = {
     TABLE: ShownPicture(draw_table, frozenset({"format", "others"}), ("md", "tex", "csv")),
-    PAGE: ShownPicture(draw_page, frozenset({"format"}), ("html", "pdf")),
     **dict.fromkeys(SAVED, ShownPicture(draw_saved, frozenset({"format"}))),
     CURVES: ShownPicture(draw_curves, frozenset({"format", "others"})),
 }
