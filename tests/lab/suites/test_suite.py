@@ -316,6 +316,22 @@ def test_a_suite_that_was_stopped_goes_on(suite, monkeypatch):
     assert made()["command"].startswith("everyformer suite attention --suite mqar induction")
 
 
+def test_a_board_foretells_the_order_of_a_longer_training():
+    """By hand: ranks 0, 1, 2.5, 2.5 and 1, 0, 3, 2."""
+    members = ["a", "b", "c", "d"]
+
+    def board(*values):
+        cells = [
+            {"probe": "mqar", "member": member, "accuracy": value}
+            for member, value in zip(members, values, strict=True)
+        ]
+        cells += [{"probe": "needle", "member": m, "accuracy": 0.5} for m in members]
+        return {"members": members, "probes": {"mqar": {}, "needle": {}}, "cells": cells}
+
+    found = boards.foretold(board(0.1, 0.2, 0.9, 0.9), board(0.4, 0.3, 0.8, 0.7))
+    assert found == {"mqar": pytest.approx(3.5 / (4.5 * 5) ** 0.5), "needle": None}
+
+
 def test_cells_may_be_jobs_of_a_scheduler(suite):
     words = ("attention", "linear", "--suite", "mqar", "--seeds", "1")
     for member in ("linear", "attention"):

@@ -239,6 +239,29 @@ def _verdict(board: Board, data: str, member: str, published: float) -> str:
     return f"{words}, here {here}: {verdict}"
 
 
+def foretold(board: Board, longer: Board) -> dict[str, float | None]:
+    """Spearman's rank correlation of the accuracies of members on two boards, by probe: what one
+    says of a ``longer`` training. None where all have the same on one of them."""
+    members = [member for member in board["members"] if member in longer["members"]]
+    found: dict[str, float | None] = {}
+    for probe in board["probes"].keys() & longer["probes"].keys():
+        both = [
+            (cell_of(board, probe, m)["accuracy"], cell_of(longer, probe, m)["accuracy"])
+            for m in members
+        ]
+        known = [pair for pair in both if None not in pair]
+        here, there = (_ranks([float(pair[n] or 0.0) for pair in known]) for n in (0, 1))
+        varied = min(len({*here}), len({*there})) > 1
+        found[probe] = statistics.correlation(here, there) if varied else None
+    return {probe: found[probe] for probe in board["probes"] if probe in found}
+
+
+def _ranks(values: list[float]) -> list[float]:
+    """The place of each in their order; those that are equal share theirs."""
+    order = sorted(values)
+    return [order.index(value) + (order.count(value) - 1) / 2 for value in values]
+
+
 def write_board(board: Board, folder: Path) -> None:
     """board.json and board.csv."""
     write_json(folder / "board.json", dict(board))

@@ -1,6 +1,8 @@
 """The page and the printed table of a board.
 
-python -m everyformer.lab.suites.page docs/board/mini      # both, of the board.json in there
+    python -m everyformer.lab.suites.page docs/board/mini docs/board/mini-10x
+
+writes both of the board.json in the first folder, and what it foretells of the second.
 """
 
 import sys
@@ -12,7 +14,7 @@ from markupsafe import Markup
 
 from everyformer.core.wording import join_names
 from everyformer.lab.report.comparison import rendered
-from everyformer.lab.suites.board import Board, Cell, cell_of, read_board, verdicts
+from everyformer.lab.suites.board import Board, Cell, cell_of, foretold, read_board, verdicts
 from everyformer.lab.suites.presets import BOARD, shown
 from everyformer.system.console import table
 from everyformer.system.files import write_text
@@ -55,12 +57,26 @@ NOTES = [
 ]
 
 
-def write_text_page(board: Board, folder: Path) -> None:
-    """Write ``board.md``: the table, and how it is read."""
-    notes = "\n".join(f"- {note}" for note in (*NOTES[:-1], *verdicts(board)))
+def write_text_page(board: Board, folder: Path, longer: Board | None = None) -> None:
+    """Write ``board.md``: the table, how it is read, and what it foretells of a ``longer``
+    training."""
+    every = (*NOTES[:-1], *verdicts(board), *([] if longer is None else [_longer(board, longer)]))
+    notes = "\n".join(f"- {note}" for note in every)
     parts = ["# A board of probes", _machine(board), f"```text\n{render(board)}\n```", notes]
     parts.append(f"`{board['command']}` repeats it.")
     write_text(folder / "board.md", "\n\n".join(parts) + "\n")
+
+
+def _longer(board: Board, longer: Board) -> str:
+    each = [
+        f"{probe} {'-' if rho is None else format(rho, '.2f')}"
+        for probe, rho in foretold(board, longer).items()
+    ]
+    return (
+        f"Rank correlation with {longer['times'] / board['times']:g} times the steps, of "
+        f"{len(longer['members'])} members: {join_names(each)}. Below 0.5 the order here says "
+        "little of a longer training."
+    )
 
 
 def render(board: Board) -> str:
@@ -182,7 +198,7 @@ def _machine(board: Board) -> str:
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
-    found = read_board(place / "board.json")
+    place, *others = (Path(word) for word in sys.argv[1:])
+    found, *longer = (read_board(folder / "board.json") for folder in (place, *others))
     write_page(found, place)
-    write_text_page(found, place)
+    write_text_page(found, place, *longer)
