@@ -19,6 +19,7 @@ from everyformer.lab.compare import launchers, worker
 from everyformer.lab.suites import board as boards
 from everyformer.lab.suites import presets
 from everyformer.lab.suites.config import SuiteConfig
+from everyformer.lab.suites.guests import gated_delta
 from everyformer.lab.suites.run import complete, prepared
 from everyformer.models.build import build_model
 from everyformer.system.plain import from_json
@@ -366,3 +367,16 @@ def test_members_that_see_a_part_see_a_part_of_the_shortest_rows():
         seen[one.member] = int((moved[0].abs().sum(1) > 0).sum())
     assert seen.pop("attention") == length == 15
     assert max(seen.values()) < length
+
+
+def test_gates_of_the_gated_delta_rule_remember_at_the_start():
+    """Of steps of 1.3, as transformers has them, nearly all forget the eighth token back."""
+    torch.manual_seed(0)
+    named = dict(gated_delta(8, 128, 1, 32).named_parameters())
+    bias, decay = (
+        named[f"model.model.layers.0.linear_attn.{name}"] for name in ("dt_bias", "A_log")
+    )
+    step = bias.detach().exp().log1p()
+    assert ((step > 0.00099) & (step < 0.101)).all()
+    assert step.log().std() > 1
+    assert ((-8 * decay.detach().exp() * step).exp() > 0.01).float().mean() > 0.7

@@ -5,16 +5,19 @@
     mamba2        S_t = exp(-a_t) S_{t-1} + b_t x_t^T, y_t = c_t^T S_t, after a short convolution
                   (Dao and Gu 2024), as transformers has it
     gated_delta   S_t = a_t S_{t-1} (I - b_t k_t k_t^T) + b_t v_t k_t^T, y_t = S_t q_t, after a
-                  short convolution (Yang et al. 2024), as Qwen3-Next's layers in transformers
+                  short convolution (Yang et al. 2024), as Qwen3-Next's layers in transformers,
+                  with gates that start as the authors' do
 
 Each takes token ids (B, L) to logits (B, L, V), in plain torch: slower than kernels of its own
 would be. ``everyformer suite attention lstm`` has one on a board.
 """
 
 import logging
+import math
 import sys
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from sequence_laws.extras import extra_module
@@ -100,7 +103,13 @@ def gated_delta(vocabulary: int, width: int, layers: int, heads: int) -> nn.Modu
             layer_types=["linear_attention"] * layers,
             pad_token_id=None, bos_token_id=None, eos_token_id=None,
         )  # fmt: skip
-        return Logits(package.Qwen3NextForCausalLM(config))
+        model = package.Qwen3NextForCausalLM(config)
     finally:
         del sys.modules["fla"]
         sys.modules.update(kernels)
+    # as Mamba-2's, from 0.001 to 0.1: transformers starts them at 1.3, which forgets at once
+    for name, bias in model.named_parameters():
+        if name.endswith("dt_bias"):
+            step = torch.empty_like(bias).uniform_(math.log(0.001), math.log(0.1)).exp()
+            bias.data.copy_(step + torch.log(-torch.expm1(-step)))
+    return Logits(model)
