@@ -51,32 +51,17 @@ PICTURE_TITLES = {
 
 
 def write_report(results: Results, folder: Path, *, complete: bool = True) -> Path:
-    """Write ``report.html`` and ``figures/`` into ``folder``; the page's path.
+    """Write ``report.html``, which loads nothing, and ``figures/`` into ``folder``; its path.
 
     Args:
         results: what `comparison.collect.collect` returns, or results.json.
         complete: False writes what a comparison has while it goes on, in well under a second:
             the table and the curves of losses, without a look into any model.
     """
-    path = Path(folder) / "report.html"
-    text = page(results, path.parent, complete=complete, figures=path.parent / "figures")
-    write_text(path, text, parents=True)
-    return path
-
-
-def page(
-    results: Results, folder: Path, *, complete: bool = True, figures: Path | None = None
-) -> str:
-    """The page as one text that loads nothing.
-
-    Args:
-        folder: of the comparison, whose runs are looked into.
-        complete: as of `write_report`.
-        figures: where each figure is written as SVG too; None: nowhere.
-    """
+    path, figures = Path(folder) / "report.html", Path(folder) / "figures"
     styles, package = styles_of(results), files("everyformer.lab.report")
     css, js = (Markup((package / f"page.{kind}").read_text("utf-8")) for kind in ("css", "js"))
-    return rendered(
+    text = rendered(
         "page.html",
         style=css,
         script=js,
@@ -96,8 +81,10 @@ def page(
         config=to_json(results["config"], indent=2, ensure_ascii=False, default=str),
         **_table(results, styles),
         **_figures(results, figures, styles, complete),
-        **_insides(results, folder, figures if complete else None, complete),
+        **_insides(results, figures, complete),
     )
+    write_text(path, text, parents=True)
+    return path
 
 
 def rendered(template: str, package: str = "everyformer.lab.report", **values: Any) -> str:
@@ -155,16 +142,14 @@ def _spot(colour: str) -> str:
     return "currentColor" if colour == INK else colour
 
 
-def _figures(
-    results: Results, folder: Path | None, styles: Styles, complete: bool
-) -> dict[str, Any]:
+def _figures(results: Results, folder: Path, styles: Styles, complete: bool) -> dict[str, Any]:
     """The main figures, and the others below a fold."""
     result: dict[str, Any] = {"main": [], "more": []}
     training = results["config"]["training"]
     spent = next((one for one in BUDGETS if training[f"budget_{one}"] is not None), "tokens")
     for n, one in enumerate(draw_all(results, complete=complete)):
         rows = min(3, round(one.figure.get_figheight() / TALL))
-        path = folder and folder / f"{one.name}.svg"
+        path = folder / f"{one.name}.svg"
         svg = _svg(one.figure, path, f"f{n}", one.caption, styles.titles())
         kind = f"rows{rows}" if rows > 1 else ""
         place = "main" if one.name in (*MAIN, f"loss-{spent}") else "more"
@@ -182,27 +167,24 @@ class Shown(NamedTuple):
     """its class, which says how much room it takes"""
 
 
-def _svg(figure: Figure, path: Path | None, *about: Any) -> Markup:
+def _svg(figure: Figure, path: Path, *about: Any) -> Markup:
     """A figure on the page, and as a file; ``about`` as `inline_svg` takes it."""
     svg = svg_text(figure)
-    if path is not None:
-        save_svg(svg, path)
+    save_svg(svg, path)
     return Markup(inline_svg(svg, *about))
 
 
-def _insides(
-    results: Results, folder: Path, figures: Path | None, complete: bool
-) -> dict[str, Any]:
+def _insides(results: Results, figures: Path, complete: bool) -> dict[str, Any]:
     """Samples and pictures of what members learned, of many the best few alone."""
     rows = finished(results) if complete else []
     best = [row["member"] for row in pictured(results)]
     sampled = [row for row in rows if row["sample"]]
     learned = []
-    for n, one in enumerate(learned_of_all(results, folder) if complete else ()):
+    for n, one in enumerate(learned_of_all(results, figures.parent) if complete else ()):
         stem = "".join(c if c.isalnum() or c in "-_" else "_" for c in one.member)
         drawn = []
         for name, figure in one.pictures.items():
-            caption, path = str(figure.get_label()), figures and figures / f"{stem}-{name}.svg"
+            caption, path = str(figure.get_label()), figures / f"{stem}-{name}.svg"
             kind = "full" if figure.get_figwidth() > ROOMY else ""
             svg = _svg(figure, path, f"p{n}-{name}", caption)
             drawn.append(Shown(_picture_title(name), caption, svg, kind))
