@@ -52,7 +52,8 @@ NOTES = [
     "common are not told apart by tests that are corrected for all pairs of the column.",
     "A grey number is not surely better than the shortcut, the best cheap rule that is known.",
     "cannot: the member is not made for it; failed: a training did not end. Neither is a 0.",
-    "The last line is the smallest difference that would have told two members apart.",
+    "The last line is the smallest difference that would have told two members of common spread "
+    "apart; -: with so few seeds none, so that only those are whose seeds agree.",
     "A click on a heading sorts; a member's name leads to its profile.",
 ]
 
@@ -185,7 +186,7 @@ def _span(around: list[float]) -> str:
 
 
 def _points(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f} points"
+    return "-" if value is None or value > 1 else f"{100 * value:.1f} points"
 
 
 def _machine(board: Board) -> str:
