@@ -69,7 +69,7 @@ types: $(DEV)
 	$(BIN)/mypy
 
 docs: $(DEV)
-	$(BIN)/python -m everyformer.lab.report.pages docs
+	$(BIN)/python -m everyformer.lab.pages docs
 
 # the site in docs/_build/site, without a network; its notebooks and gallery are run
 docs-site: $(DEV)

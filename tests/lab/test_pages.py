@@ -6,9 +6,9 @@ import pytest
 
 import everyformer as ef
 from everyformer.genes import named_genes
-from everyformer.lab.report import pages
+from everyformer.lab import pages
 
-DOCS = Path(__file__).parents[3] / "docs"
+DOCS = Path(__file__).parents[2] / "docs"
 
 
 @pytest.mark.full("9 s: every page is made, which the next test does for some")
