@@ -13,6 +13,7 @@ import everyformer as ef
 from everyformer.blocks.stack import Stack
 from everyformer.core.errors import CheckpointError, ConfigError, DivergedError, UnsupportedError
 from everyformer.core.outputs import ModelOutput
+from everyformer.core.tasks import TASKS
 from everyformer.data.batch import Batch
 from everyformer.training import RunDirectory, train
 from everyformer.training.checkpoint import checkpoints
@@ -71,6 +72,16 @@ def test_a_run_ends_with_the_evaluation_that_reaches_its_accuracy(tmp_path: Path
     assert checkpoints(tmp_path / "short" / "checkpoints")[-1].name == f"step-{first:08d}"
     with pytest.raises(ConfigError, match="`evaluate_every` is none: give the steps"):
         tiny_training(stop_at=0.5, evaluate_every=None)
+    with pytest.raises(ConfigError, match="is an accuracy, but the task regress-text predicts num"):
+        tiny_training(stop_at=0.5).check_task(TASKS["regress-text"])
+
+
+def test_the_step_that_ends_a_run_is_saved_whatever_its_loss(tmp_path, monkeypatch):
+    found = iter([{"loss": 1.0, "accuracy": 0.1}, {"loss": 2.0, "accuracy": 0.9}])
+    monkeypatch.setattr("everyformer.training.loop.evaluate", lambda *given, **named: next(found))
+    train_tiny(tmp_path / "run", stop_at=0.5, checkpoint_every=None)
+    kept = [path.name for path in checkpoints(tmp_path / "run" / "checkpoints")]
+    assert kept == ["step-00000004", "step-00000008"]
 
 
 def test_operations_are_counted_forward_and_backward() -> None:
