@@ -117,7 +117,7 @@ class Folders:
             if config.overwrite:
                 empty(folder)
             record = folder / self.record
-            if record.exists() and read_json(record, self.format)["data"] != data:
+            if record.exists() and read_json(record, self.format).get("data", "") != data:
                 raise ConfigError(
                     f"the data has changed since the {self.word} in {folder} was started, so its "
                     "members would not be compared on equal footing: give `overwrite`, or choose "
