@@ -84,6 +84,12 @@ def test_the_step_that_ends_a_run_is_saved_whatever_its_loss(tmp_path, monkeypat
     assert kept == ["step-00000004", "step-00000008"]
 
 
+def test_an_accuracy_that_a_model_has_not_ends_no_run(monkeypatch):
+    monkeypatch.setattr("everyformer.training.loop.evaluate", lambda *given, **named: {"loss": 1.0})
+    with pytest.raises(ConfigError, match="is an accuracy, but this model's losses are none of"):
+        train_tiny(None, stop_at=0.5)
+
+
 def test_operations_are_counted_forward_and_backward() -> None:
     # two matrix products of 8 x 8 and 8 x 11 a token; each costs twice as much going back
     result = train_tiny(None, steps=2)

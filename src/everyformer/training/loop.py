@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from everyformer.core.errors import ConfigError
 from everyformer.core.plugins import command
 from everyformer.data.dataset import Dataset
 from everyformer.system.signals import GracefulStop
@@ -195,6 +196,11 @@ class Bookkeeping:
         result = self._evaluate(dataset)
         if result is None:
             return False
+        if config.stop_at is not None and "accuracy" not in result:
+            raise ConfigError(
+                f"`stop_at` ({config.stop_at}) is an accuracy, but this model's losses are none of "
+                "single answers, so it has none: leave it out"
+            )
         state.evaluation = {"step": state.steps, **result}
         better = state.best is None or result["loss"] < state.best["loss"]
         state.best = state.evaluation if better else state.best

@@ -84,8 +84,8 @@ class Session:
     def done(self) -> float:
         """Share of the budget spent; 1 where the accuracy it was to reach is reached."""
         state, goal = self.state, self.config.stop_at
-        found = state.evaluation or {}
-        if goal is not None and state.evaluated and found.get("accuracy", 0.0) >= goal:
+        found = state.evaluation if state.evaluated else None
+        if goal is not None and found is not None and found["accuracy"] >= goal:
             return 1.0
         kind, amount = self.config.budget
         return float(getattr(state, kind) / amount)

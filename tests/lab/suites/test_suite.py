@@ -338,8 +338,11 @@ def test_cells_may_be_jobs_of_a_scheduler(suite):
     for member in ("linear", "attention"):
         assert suite(*words, "--only", f"mqar/{member}")[0] == 0
         assert suite.started == [f"mqar/{member}-seed0"]
+    # a job that says no more than where keeps the words that began it
+    assert suite("--resume", "--only", "mqar/linear", rates=())[0] == 0
     assert suite("--resume", rates=())[0] == 0
     assert suite.started == []
+    assert made()["command"].startswith("everyformer suite attention linear --suite mqar")
     assert [cell["member"] for cell in made()["cells"]] == ["attention", "linear"]
 
 

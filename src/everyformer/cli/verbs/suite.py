@@ -12,6 +12,7 @@ from everyformer.core.config import part_of
 from everyformer.family import names
 from everyformer.lab.suites.config import SuiteConfig
 from everyformer.system.console import emit
+from everyformer.system.files import expanded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,10 +42,12 @@ def run(words: Sequence[str]) -> int:
         default=_options_of_folder(line) or SuiteOptions(),
     )
     from everyformer.lab.suites.page import render, write_page
-    from everyformer.lab.suites.run import run_cell, run_suite
+    from everyformer.lab.suites.run import SUITES, run_cell, run_suite
 
     config = part_of(SuiteConfig, options)
-    command = _command(words)
+    # of a suite that is continued, the words that began it
+    before = SUITES.first_command(expanded(config.out)) if config.resume else None
+    command = before or _command(words)
     if options.only is not None:
         return run_cell(config, options.only, say=say, command=command)
     done = run_suite(config, write_page, say=say, command=command)

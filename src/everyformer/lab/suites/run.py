@@ -89,9 +89,6 @@ def run_suite(config: SuiteConfig, page: Write, *, say: Say = print, command: st
     """
     config = complete(config)
     settings = chosen(config.preset, config.suite)
-    # of a suite that is continued, the words that began it
-    before = SUITES.first_command(expanded(config.out)) if config.resume else None
-    command = before or command
     with SUITES.opened(config, command) as folder, GracefulStop() as stop:
         results: dict[str, Results] = {}
         board = None
