@@ -38,11 +38,11 @@ def solve_recall(probe, x):
         (2 * n, x[2 * n], x[2 * n + 1] if 2 * n + 1 < len(x) else None)
         for n in range(probe.options.length // 2)
     ]
-    return recalled(probe, x, [pair for pair in keys if pair[1] < probe.half])
+    return recalled(probe, x, [pair for pair in keys if pair[1] < probe.answers])
 
 
 def solve_fuzzy(probe, x):
-    half, pad = probe.half, probe.vocabulary - 1
+    half, pad = probe.answers, probe.vocabulary - 1
     x = list(x)
     start = next(n for n, token in enumerate(x) if token != pad)
     runs = [
@@ -292,7 +292,7 @@ def test_tables_of_memory_follow_the_seed_of_the_data():
         ("mqar", {"pairs": 9, "grid": True, "stacked": True}, "two variants"),
         ("mqar", {"pairs": 16, "symbols": 20}, "need at least 34 symbols"),
         ("mad:recall", {"length": 7}, "no even one"),
-        ("mad:noisy", {"symbols": 18}, "fewer than two keys"),
+        ("mad:noisy", {"symbols": 18}, "fewer than two answers"),
         ("mad:fuzzy", {"symbols": 8}, "too few"),
         ("mad:copying", {"length": 20}, "a length of 33"),
         ("state:s3", {"shortest": 50}, "above length=40"),

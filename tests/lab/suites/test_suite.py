@@ -17,6 +17,7 @@ from everyformer.data import load_dataset
 from everyformer.data.config import DataConfig
 from everyformer.lab.compare import launchers, worker
 from everyformer.lab.suites import board as boards
+from everyformer.lab.suites import page as pages
 from everyformer.lab.suites import presets
 from everyformer.lab.suites.config import SuiteConfig
 from everyformer.lab.suites.guests import gated_delta
@@ -333,6 +334,23 @@ def test_a_board_foretells_the_order_of_a_longer_training():
     assert found == {"mqar": pytest.approx(3.5 / (4.5 * 5) ** 0.5), "needle": None}
 
 
+def test_a_board_is_told_apart_from_the_same_by_other_seeds():
+    """By hand: differences .1 .1 .06 are t = 6.5, .1 .1 .09 are t = 29; two degrees of freedom
+    want 4.3 of one pair and 10.9 of each of the six in a column of four."""
+
+    def board(**values):
+        cells = [{"probe": "mqar", "member": name, "values": each} for name, each in values.items()]
+        shared = {"times": 1, "seeds": 3, "hours": 0, "environment": {}, "command": "made"}
+        return {"members": [*values], "probes": {"mqar": {}}, "cells": cells, **shared}
+
+    first = board(a=[0.5, 0.5, 0.5], b=[0.5, 0.4, 0.3], c=[0.7, 0.72, 0.71], d=[])
+    again = board(a=[0.6, 0.6, 0.56], b=[0.5, 0.4, 0.3], c=[0.8, 0.82, 0.8], d=[0.5])
+    assert boards.twins(first, again) == [(True, False), (False, False), (True, True)]
+    said = pages._again(first, again)
+    assert "4 members on 1 probes: of 3 twins 1 (33.3%) are told apart by the tests of" in said
+    assert said.endswith("2 (66.7%) by a test of the two alone.")
+
+
 def test_cells_may_be_jobs_of_a_scheduler(suite):
     words = ("attention", "linear", "--suite", "mqar", "--seeds", "1")
     for member in ("linear", "attention"):
@@ -344,6 +362,15 @@ def test_cells_may_be_jobs_of_a_scheduler(suite):
     assert suite.started == []
     assert made()["command"].startswith("everyformer suite attention linear --suite mqar")
     assert [cell["member"] for cell in made()["cells"]] == ["attention", "linear"]
+
+
+def test_a_board_may_be_made_by_other_seeds(suite):
+    suite("attention", "--suite", "mqar", "--seeds", "2", "--seed", "3")
+    assert sorted(suite.started) == ["mqar/attention-seed3", "mqar/attention-seed4"]
+    assert made()["seed"] == 3
+    code, _, err = suite("--seed", "0", "--resume", rates=())
+    assert code == 2
+    assert "started with other options (seed: 3" in err
 
 
 @pytest.mark.full("processes, seconds")

@@ -16,6 +16,7 @@ from everyformer.core.errors import CheckpointError
 from everyformer.core.measures import METRICS
 from everyformer.core.student import mean_interval
 from everyformer.data.dataset import Dataset
+from everyformer.lab.compare.contrasts import contrasts
 from everyformer.lab.compare.results import Results, Run, Trained
 from everyformer.lab.compare.trainings import Finished, chosen_by
 from everyformer.lab.suites.config import SuiteConfig
@@ -85,6 +86,8 @@ class Board(TypedDict):
     probes_version: int
     preset: Preset
     seeds: int
+    seed: int
+    """the first of them"""
     times: float
     command: str
     environment: dict[str, Any]
@@ -117,6 +120,7 @@ def board_of(
         "probes_version": VERSION,
         "preset": config.preset,
         "seeds": config.seeds,
+        "seed": config.seed,
         "times": config.times,
         "command": command,
         "environment": environment,
@@ -254,6 +258,26 @@ def foretold(board: Board, longer: Board) -> dict[str, float | None]:
         varied = min(len({*here}), len({*there})) > 1
         found[probe] = statistics.correlation(here, there) if varied else None
     return {probe: found[probe] for probe in board["probes"] if probe in found}
+
+
+def twins(board: Board, again: Board) -> list[tuple[bool, bool]]:
+    """Of each cell of a board ``again`` by other seeds, whether tests tell it from the same cell of
+    ``board``: of these two alone, and corrected for all pairs of the column."""
+    found = []
+    for twin in again["cells"]:
+        column = [c for c in board["cells"] if c["probe"] == twin["probe"] and c["values"]]
+        same = [cell for cell in column if cell["member"] == twin["member"]]
+        if same and twin["values"]:
+            other = {**twin, "member": f"{twin['member']} again"}
+            names = {twin["member"], other["member"]}
+            told = (
+                contrast["apart"]
+                for rows in (same, column)
+                for contrast in contrasts(cast(Any, [*rows, other]), METRIC)
+                if {contrast["better"], contrast["worse"]} == names
+            )
+            found.append((next(told), next(told)))
+    return found
 
 
 def _ranks(values: list[float]) -> list[float]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from everyformer.core.bounds import Affects, Count, Positive, Repeats
+from everyformer.core.bounds import Affects, Count, Positive, Repeats, Whole
 from everyformer.core.config import Options
 from everyformer.lab.compare.config import Idle
 from everyformer.lab.suites.presets import Preset
@@ -23,6 +23,8 @@ class SuiteConfig(Options):
     """settings of the probes: mini, seconds a training on one core; paper, as printed in papers"""
     seeds: Repeats = 3
     """trainings of each member on each probe, with the best of its learning rates"""
+    seed: Whole = 0
+    """the first of those seeds; a board by others says how far luck alone moves it"""
     times: Positive = 1.0
     """steps of every training, times this"""
     lr_grid: tuple[Positive, ...] = ()

@@ -13,7 +13,6 @@ among blanks (``last_before`` is the program's: never a blank after it); accurac
 where the program averages over classes.
 """
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
@@ -69,17 +68,8 @@ class Pairs(Probe):
     options: PairOptions
 
     @property
-    @abstractmethod
-    def half(self) -> int:
-        """Different tokens of keys, and of values."""
-
-    @property
     def length(self) -> int:
         return self.options.length - 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.half
 
 
 class Recall(Pairs):
@@ -95,40 +85,39 @@ class Recall(Pairs):
         self.require(
             o.length % 2 == 0 and o.length >= 6, f"length={o.length} is no even one from 6"
         )
-        self.require(self.half >= 2, f"symbols={o.symbols} leave fewer than two keys")
         self.require(not o.share or o.noise > 0, f"share={o.share} needs tokens of noise")
 
     @property
-    def half(self) -> int:
+    def answers(self) -> int:
         return (self.options.symbols - self.options.noise) // 2
 
     @cached_property
     def shortcut(self) -> float:
         """The value that was most frequent so far."""
         rows = self.make(np.random.default_rng(0), MEASURED, held_out=True)
-        value = (rows.inputs >= self.half) & (rows.inputs < 2 * self.half)
-        seen = np.zeros((MEASURED, self.half))
+        value = (rows.inputs >= self.answers) & (rows.inputs < 2 * self.answers)
+        seen = np.zeros((MEASURED, self.answers))
         hits = scored = 0
         for place in range(rows.inputs.shape[1]):
             want = rows.targets[:, place]
-            hits += int(((seen.argmax(1) + self.half == want) & (want != IGNORED)).sum())
+            hits += int(((seen.argmax(1) + self.answers == want) & (want != IGNORED)).sum())
             scored += int((want != IGNORED).sum())
             found = np.nonzero(value[:, place])[0]
-            seen[found, rows.inputs[found, place] - self.half] += 1
+            seen[found, rows.inputs[found, place] - self.answers] += 1
         return hits / scored
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
-        pairs = self.options.length // 2
-        keys = random.integers(0, self.half, (count, pairs))
+        pairs, half = self.options.length // 2, self.answers
+        keys = random.integers(0, half, (count, pairs))
         real = random.random((count, pairs)) >= self.options.share
         real[:, -1] = True
         real[np.arange(count), random.integers(0, pairs - 1, count)] = True
         # the last pair asks for a key that was seen
         score = np.where(real[:, :-1], random.random((count, pairs - 1)), -1.0)
         keys[:, -1] = np.take_along_axis(keys, score.argmax(1)[:, None], 1)[:, 0]
-        values = self.half + random.integers(0, self.half, (count, self.half))
+        values = half + random.integers(0, half, (count, half))
         both = np.stack([keys, np.take_along_axis(values, keys, 1)], 2)
-        noise = random.integers(2 * self.half, max(self.vocabulary, 2 * self.half + 1), both.shape)
+        noise = random.integers(2 * half, max(self.vocabulary, 2 * half + 1), both.shape)
         tokens = np.where(real[..., None], both, noise).reshape(count, -1)
         if not held_out and self.options.trained == "all":
             return Rows(tokens[:, :-1], tokens[:, 1:])
@@ -160,10 +149,10 @@ class FuzzyRecall(Pairs):
         least = 4 * self.LONGEST
         self.require(self.options.length >= least, f"length={self.options.length} is below {least}")
         # keys and values of different tokens, and the pad
-        self.require(self.half >= self.LONGEST + 1, f"symbols={self.options.symbols} are too few")
+        self.require(self.answers > self.LONGEST, f"symbols={self.options.symbols} are too few")
 
     @property
-    def half(self) -> int:
+    def answers(self) -> int:
         return (self.options.symbols - 1) // 2
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
@@ -182,12 +171,12 @@ class FuzzyRecall(Pairs):
         most, left = self.options.length // 2, self.options.length
         sizes = random.integers(1, self.LONGEST + 1, (most, 2))
         sizes[:, 0] = self.LONGEST if held_out else sizes[:, 0]
-        drawn = [distinct(random, most, self.half, self.LONGEST).tolist() for _ in range(2)]
+        drawn = [distinct(random, most, self.answers, self.LONGEST).tolist() for _ in range(2)]
         pairs: dict[tuple[int, ...], list[int]] = {}
         shown: list[tuple[int, ...]] = []
         for keys, values, (size, count) in zip(*drawn, sizes.tolist(), strict=True):
             key = tuple(keys[:size])
-            value = pairs.get(key, [self.half + n for n in values[:count]])
+            value = pairs.get(key, [self.answers + n for n in values[:count]])
             # room for the longest pair at the end
             if len(key) + len(value) > left - 2 * self.LONGEST:
                 break
@@ -216,19 +205,14 @@ class CopyingOptions(ProbeOptions):
 class SelectiveCopying(Probe):
     """Selective copying."""
 
-    name = "mad:copying"
+    name, signs = "mad:copying", 2
     about = "content among blanks, then a sign: the content in its order"
     Options = CopyingOptions
     options: CopyingOptions
 
     def check(self) -> None:
         o, least = self.options, 2 * self.options.content + 1
-        self.require(o.symbols >= 4, f"symbols={o.symbols} leave fewer than two of content")
         self.require(o.length >= least, f"content={o.content} needs a length of {least} or more")
-
-    @property
-    def chance(self) -> float:
-        return 1 / (self.options.symbols - 2)
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o = self.options
@@ -264,30 +248,21 @@ class Memorization(Probe):
     Options = MemoryOptions
     options: MemoryOptions
 
-    def check(self) -> None:
-        o = self.options
-        self.require(o.symbols >= 5, f"symbols={o.symbols} leave fewer than two keys")
-
     @property
-    def keys(self) -> int:
-        """Keys of the table, and values."""
+    def answers(self) -> int:
         return (self.options.symbols - 1) // 2
 
     @cached_property
     def table(self) -> np.ndarray:
-        """(keys,) the value of each, by the data's seed."""
-        return self.keys + np.random.default_rng((VALUES, self.seed)).permutation(self.keys)
+        """The value of each key, by the data's seed."""
+        return self.answers + np.random.default_rng((VALUES, self.seed)).permutation(self.answers)
 
     @property
     def length(self) -> int:
         return self.options.length // 2 * 2
 
-    @property
-    def chance(self) -> float:
-        return 1 / self.keys
-
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
-        keys = random.integers(0, self.keys, (count, self.length // 2))
+        keys = random.integers(0, self.answers, (count, self.length // 2))
         inputs = np.full((count, self.length), self.options.symbols - 1, dtype=np.int64)
         inputs[:, ::2] = keys
         targets = asked(inputs.shape)
@@ -308,18 +283,11 @@ class CompressionOptions(ProbeOptions):
 class Compression(Probe):
     """A row through one vector."""
 
-    name = "mad:compression"
+    name, signs = "mad:compression", 1
     about = "random tokens and a sign: the tokens again, from one vector of the row"
     task = COMPRESS
     Options = CompressionOptions
     options: CompressionOptions
-
-    def check(self) -> None:
-        self.require(self.options.symbols >= 3, f"symbols={self.options.symbols} leave one token")
-
-    @property
-    def chance(self) -> float:
-        return 1 / (self.options.symbols - 1)
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o = self.options

@@ -98,9 +98,9 @@ class Mqar(Probe):
         return 2 * (symbols // 3) if self.options.grid else symbols // 2, symbols
 
     @property
-    def chance(self) -> float:
+    def answers(self) -> int:
         first, end = self.values
-        return 1 / (end - first)
+        return end - first
 
     @property
     def shortcut(self) -> float:

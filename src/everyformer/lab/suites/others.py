@@ -36,24 +36,18 @@ class InductionOptions(NextOptions):
 class Induction(Probe):
     """What followed the trigger."""
 
-    name = "induction"
+    name, signs = "induction", 1
     about = "random tokens, one of them after a trigger: the one that follows the trigger again"
     both_ways = False
     Options = InductionOptions
     options: InductionOptions
 
     def check(self) -> None:
-        o = self.options
-        self.require(o.length >= 4, f"length={o.length} is below 4")
-        self.require(o.symbols >= 3, f"symbols={o.symbols} leave fewer than two tokens")
+        self.require(self.options.length >= 4, f"length={self.options.length} is below 4")
 
     @property
     def length(self) -> int:
         return self.options.length * self.options.times
-
-    @property
-    def chance(self) -> float:
-        return 1 / (self.options.symbols - 1)
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o = self.options
@@ -83,19 +77,14 @@ class MarkedOptions(ProbeOptions):
 class MarkedCopying(Probe):
     """Selective copying with distractors."""
 
-    name = "selective-copy"
+    name, signs = "selective-copy", 3
     about = "random tokens, some of them marked, then a sign: the marked ones in their order"
     Options = MarkedOptions
     options: MarkedOptions
 
     def check(self) -> None:
         o, least = self.options, 3 * self.options.content + 1
-        self.require(o.symbols >= 5, f"symbols={o.symbols} leave fewer than two of content")
         self.require(o.length >= least, f"content={o.content} needs a length of {least} or more")
-
-    @property
-    def chance(self) -> float:
-        return 1 / (self.options.symbols - 3)
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o = self.options
@@ -143,7 +132,6 @@ class Needle(Probe):
     def check(self) -> None:
         o = self.options
         self.require(o.decoys < o.keys, f"decoys={o.decoys} need as many other keys, of {o.keys}")
-        self.require(self.filler >= 2, f"symbols={o.symbols} leave fewer than two of filler")
         least = (o.decoys + 2) * self.size
         self.require(o.length >= least, f"its needles need a length of {least}, not {o.length}")
 
@@ -153,18 +141,14 @@ class Needle(Probe):
         return 2 + self.options.values
 
     @property
-    def filler(self) -> int:
-        """Different tokens of filler, which values are of, too."""
+    def answers(self) -> int:
+        """Tokens of filler, which values are of, too."""
         return self.options.symbols - self.options.keys - 1
 
     @property
     def length(self) -> int:
         # the last token of the value is asked for, and not read
         return self.options.length * self.options.times - 1
-
-    @property
-    def chance(self) -> float:
-        return 1 / self.filler
 
     @property
     def shortcut(self) -> float:
@@ -174,11 +158,11 @@ class Needle(Probe):
 
     def make(self, random: np.random.Generator, count: int, held_out: bool) -> Rows:
         o, needles = self.options, self.options.decoys + 1
-        length = o.length * (o.times if held_out else 1)
+        length, filler = o.length * (o.times if held_out else 1), self.answers
         area = length - self.size
-        tokens = random.integers(0, self.filler, (count, length))
-        keys = self.filler + distinct(random, count, o.keys, needles)
-        values = random.integers(0, self.filler, (count, needles, o.values))
+        tokens = random.integers(0, filler, (count, length))
+        keys = filler + distinct(random, count, o.keys, needles)
+        values = random.integers(0, filler, (count, needles, o.values))
         # each needle is one thing among the filler outside of needles
         free = area - needles * (self.size - 1)
         at = distinct(random, count, free, needles)

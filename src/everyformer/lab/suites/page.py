@@ -1,11 +1,13 @@
 """The page and the printed table of a board.
 
-    python -m everyformer.lab.suites.page docs/board/mini docs/board/mini-10x
+    python -m everyformer.lab.suites.page docs/board/mini docs/board/mini-again docs/board/mini-10x
 
-writes both of the board.json in the first folder, and what it foretells of the second.
+writes both of the board.json in the first folder, with what others say of it: how often the same
+members are told apart by other seeds, and what it foretells of longer trainings.
 """
 
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ from markupsafe import Markup
 
 from everyformer.core.wording import join_names
 from everyformer.lab.report.comparison import rendered
-from everyformer.lab.suites.board import Board, Cell, cell_of, foretold, read_board, verdicts
+from everyformer.lab.suites.board import Board, Cell, cell_of, foretold, read_board, twins, verdicts
 from everyformer.lab.suites.presets import BOARD, shown
 from everyformer.system.console import table
 from everyformer.system.files import write_text
@@ -58,14 +60,28 @@ NOTES = [
 ]
 
 
-def write_text_page(board: Board, folder: Path, longer: Board | None = None) -> None:
-    """Write ``board.md``: the table, how it is read, and what it foretells of a ``longer``
-    training."""
-    every = (*NOTES[:-1], *verdicts(board), *([] if longer is None else [_longer(board, longer)]))
+def write_text_page(board: Board, folder: Path, others: Sequence[Board] = ()) -> None:
+    """Write ``board.md``: the table, how it is read, and what ``others`` of the same probes say of
+    it, by other seeds or of longer trainings."""
+    of_others = (
+        _again(board, other) if other["times"] == board["times"] else _longer(board, other)
+        for other in others
+    )
+    every = (*NOTES[:-1], *verdicts(board), *of_others)
     notes = "\n".join(f"- {note}" for note in every)
     parts = ["# A board of probes", _machine(board), f"```text\n{render(board)}\n```", notes]
     parts.append(f"`{board['command']}` repeats it.")
     write_text(folder / "board.md", "\n\n".join(parts) + "\n")
+
+
+def _again(board: Board, again: Board) -> str:
+    told = twins(board, again)
+    alone, among = (sum(which) for which in zip(*told, strict=True))
+    return (
+        f"The same by other seeds, {len(again['members'])} members on {len(again['probes'])} "
+        f"probes: of {len(told)} twins {among} ({among / len(told):.1%}) are told apart by the "
+        f"tests of this board, {alone} ({alone / len(told):.1%}) by a test of the two alone."
+    )
 
 
 def _longer(board: Board, longer: Board) -> str:
@@ -199,7 +215,6 @@ def _machine(board: Board) -> str:
 
 
 if __name__ == "__main__":
-    place, *others = (Path(word) for word in sys.argv[1:])
-    found, *longer = (read_board(folder / "board.json") for folder in (place, *others))
-    write_page(found, place)
-    write_text_page(found, place, *longer)
+    found, *others = (read_board(Path(word) / "board.json") for word in sys.argv[1:])
+    write_page(found, Path(sys.argv[1]))
+    write_text_page(found, Path(sys.argv[1]), others)

@@ -62,6 +62,8 @@ class Probe(ABC):
     """whether a model that sees both sides is asked something, too: no input is an answer"""
     task: ClassVar[str | None] = None
     """the only task that asks it; None: the next tokens, or those that are hidden"""
+    signs: ClassVar[int] = 0
+    """symbols that are never an answer"""
     Options: ClassVar[type[ProbeOptions]] = ProbeOptions
     options: Any
 
@@ -73,6 +75,7 @@ class Probe(ABC):
         """
         self.options, self.seed = options, seed
         self.check()
+        self.require(self.answers >= 2, "so few symbols leave fewer than two answers")
 
     @classmethod
     def tasks(cls) -> tuple[str, ...]:
@@ -100,9 +103,14 @@ class Probe(ABC):
         return self.options.length
 
     @property
-    @abstractmethod
+    def answers(self) -> int:
+        """Different tokens that may be one."""
+        return int(self.options.symbols) - self.signs
+
+    @property
     def chance(self) -> float:
-        """Accuracy of a uniform draw among the legal answers."""
+        """Accuracy of a uniform draw among the answers."""
+        return 1 / self.answers
 
     @property
     def shortcut(self) -> float:

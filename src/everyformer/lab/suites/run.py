@@ -185,7 +185,7 @@ def comparison_of(config: SuiteConfig, name: str, setting: Setting) -> CompareCo
         data=DataConfig(source=setting.data, options=setting.options),
         genes={**own_genes(), **setting.genes},
         model=dict(setting.model),
-        training=dataclasses.replace(training, steps=steps, lr=rates[0]),
+        training=dataclasses.replace(training, steps=steps, lr=rates[0], seed=config.seed),
         options=tuple(own),
         seeds=config.seeds,
         lr_grid=rates if len(rates) > 1 else (),

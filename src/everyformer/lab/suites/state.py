@@ -75,8 +75,8 @@ class StateTracking(Probe):
         return max(self.options.length, self.options.longest)
 
     @property
-    def chance(self) -> float:
-        return 1 / self.vocabulary
+    def answers(self) -> int:
+        return self.vocabulary
 
     @property
     def shortcut(self) -> float:
