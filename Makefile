@@ -14,6 +14,8 @@ BORDERS := tests/interop tests/cli/test_cli_convert.py tests/test_hugging_face_p
 	tests/engines/test_kernel_fla.py tests/lab/bench/test_bench.py tests/data/episodes/test_minari.py
 
 BOARDS ?= $(shell sed -n 's/^\([a-z0-9.-]*\) |.*/\1/p' boards.txt)
+# boards that are recorded: of the laws, and of probes (mini and what is held against it)
+BOARDED = $(patsubst %/,%,$(sort $(wildcard docs/board/*/)))
 # of the line of boards.txt that a target names
 column = $(shell sed -n 's/^$* | *//p' boards.txt | cut -d'|' -f$(1))
 
@@ -73,9 +75,10 @@ docs: $(DEV)
 
 # the site in docs/_build/site, without a network; its notebooks and gallery are run
 docs-site: $(DEV)
-	set -e; for board in $(notdir $(patsubst %/,%,$(wildcard docs/board/*/))); do \
-		$(BIN)/sequence-laws board --out docs/board/$$board; \
-		mkdir -p docs/_build/boards/$$board; cp docs/board/$$board/index.html docs/_build/boards/$$board; done
+	set -e; for board in $(filter-out docs/board/mini%,$(BOARDED)); do $(BIN)/sequence-laws board --out $$board; done
+	$(BIN)/python -m everyformer.lab.suites.page $(filter docs/board/mini%,$(BOARDED))
+	set -e; cd docs/board; for page in */index.html; do \
+		mkdir -p ../_build/boards/$$(dirname $$page); cp $$page ../_build/boards/$$page; done
 	cd docs && OMP_NUM_THREADS=1 $(abspath $(BIN))/sphinx-build -W --keep-going -b html . _build/site
 
 # wheels and source archives of both distributions, as they would be published

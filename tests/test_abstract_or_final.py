@@ -42,6 +42,7 @@ ANSWERED = {
         [("Subject", name) for name in ("room", "bound", "outputs", "objective")],
         "of any model; a member claims more, or has a loss",
     ),
+    ("Probe", "answers"): "symbols without signs; some keep values apart",
     ("Tokenizer", "encode_pairs"): "text by text; some have a vocabulary a side, or one fast call",
 }
 

@@ -1,19 +1,28 @@
 """The boards in docs/board: each failure was looked at, and pages say what the data does."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from everyformer.lab.suites import abilities
+from everyformer.lab.suites.board import as_csv, cell_of, read_board
+from everyformer.lab.suites.page import write_text_page
+from everyformer.lab.suites.presets import GUESTS
 from sequence_laws.board import cause_of, read
 from sequence_laws.pages import lines, markdown
 from sequence_laws.verdict import BROKEN
 
 BOARDS = Path(__file__).parents[1] / "docs" / "board"
 LINES = [line.split("|") for line in (BOARDS.parents[1] / "boards.txt").read_text().splitlines()]
+PROBED = sorted(file.parent for file in BOARDS.glob("mini*/board.json"))
 RECORDED = {line[0].strip(): line[3].split() for line in LINES if len(line) == 4}
 
 
-@pytest.mark.parametrize("name", sorted(file.parent.name for file in BOARDS.glob("*/board.json")))
+@pytest.mark.parametrize(
+    "name",
+    sorted(file.parent.name for file in BOARDS.glob("*/board.json") if file.parent not in PROBED),
+)
 def test_each_failure_of_a_recorded_board_has_a_cause(name: str) -> None:
     board = read(BOARDS / name)
     assert board["models"]
@@ -33,3 +42,18 @@ def test_each_failure_of_a_recorded_board_has_a_cause(name: str) -> None:
     for one in board["models"]:
         for package, version in one["versions"].items():
             assert pins.get(package, version) == version, one["model"]
+
+
+def test_what_is_said_of_the_board_of_probes_is_what_it_holds(tmp_path: Path) -> None:
+    board, *others = (read_board(folder / "board.json") for folder in PROBED)
+    write_text_page(board, tmp_path, others)
+    assert (PROBED[0] / "board.md").read_text() == (tmp_path / "board.md").read_text()
+    assert (PROBED[0] / "board.csv").read_bytes().decode() == as_csv(board)
+    assert abilities.measured() == abilities.counted(PROBED[0] / "board.json")
+    chosen = " ".join((BOARDS.parent / "choose.md").read_text().split())
+    said = re.findall(r"\(([a-z0-9:-]+): ([^()]*%)\)", chosen)
+    assert {probe for probe, _ in said} == {*board["probes"]}
+    for probe, cells in said:
+        for member, value in (cell.rsplit(" ", 1) for cell in cells.split(", ")):
+            cell = cell_of(board, probe, GUESTS.get(member, member))
+            assert value == f"{cell['accuracy']:.1%}", (probe, member)

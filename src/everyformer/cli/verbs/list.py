@@ -177,11 +177,6 @@ def _able(word: str) -> tuple[str, Callable[[Member], bool]]:
     if word not in abilities.SKILLS:
         raise unknown("skill", word, [*abilities.SKILLS, "stream", "constant-memory"])
     known = abilities.measured()
-    if not known:
-        raise ConfigError(
-            f"{words} asks a recorded board, and this version has none: measure members with "
-            "`everyformer suite`, or give stream or constant-memory"
-        )
     return words, lambda member: abilities.can(member.name, word, known)
 
 

@@ -27,6 +27,8 @@ from everyformer.system.sealed import read_json, write_json
 
 FORMAT = "everyformer-board"
 METRIC = "answers"
+MACHINE = ("python", "packages", "platform", "processor", "cores", "accelerator")
+"""what a board says of where it was made"""
 Status = Literal["done", "floor", "leaks", "cannot", "failed"]
 
 
@@ -114,7 +116,7 @@ def board_of(
         for run in (*found["runs"], *found.get("tried", ()))
         if run["status"] == "done"
     ]
-    environment = next(iter(results.values()))["environment"]
+    first = next(iter(results.values()))["environment"]
     return {
         "format": FORMAT,
         "probes_version": VERSION,
@@ -123,7 +125,7 @@ def board_of(
         "seed": config.seed,
         "times": config.times,
         "command": command,
-        "environment": environment,
+        "environment": {name: first[name] for name in MACHINE},
         "hours": sum(spent) / 3600,
         "members": list(config.members),
         "probes": {name: _column(settings[name], found) for name, found in results.items()},

@@ -25,7 +25,7 @@ BASE = "attention"
 """the member that profiles are held against, where it is there"""
 
 
-def write_page(board: Board, folder: Path) -> None:
+def write_page(board: Board, folder: Path, others: Sequence[Board] = ()) -> None:
     """Write ``index.html``, which loads nothing."""
     package = files("everyformer.lab.report")
     css, js = (Markup((package / f"page.{kind}").read_text("utf-8")) for kind in ("css", "js"))
@@ -40,7 +40,7 @@ def write_page(board: Board, folder: Path) -> None:
         "levels": {name: f"{column['shortcut']:.0%}" for name, column in probes.items()},
         "smallest": {name: _points(column["smallest"]) for name, column in probes.items()},
         "columns": list(probes.items()),
-        "notes": [*NOTES, *verdicts(board)],
+        "notes": [*notes(board, others), *OF_PAGE],
         "base": BASE if BASE in board["members"] else "nothing else",
         "command": board["command"],
         "machine": _machine(board),
@@ -50,26 +50,33 @@ def write_page(board: Board, folder: Path) -> None:
 
 GUEST = "a guest, no member of the family"
 NOTES = [
-    "Small print: the 95% interval over seeds, and letters: members of a column with a letter in "
-    "common are not told apart by tests that are corrected for all pairs of the column.",
-    "A grey number is not surely better than the shortcut, the best cheap rule that is known.",
+    "Letters: members of a column with one in common are not told apart by tests that are "
+    "corrected for all pairs of the column.",
+    "~ (grey): not surely better than the shortcut, the best cheap rule that is known; *: a later "
+    "token can change what is predicted before it (the member's page says how).",
     "cannot: the member is not made for it; failed: a training did not end. Neither is a 0.",
-    "The last line is the smallest difference that would have told two members of common spread "
-    "apart; -: with so few seeds none, so that only those are whose seeds agree.",
+]
+OF_PAGE = [
+    "Small print: the 95% interval over seeds. The last line is the smallest difference that would "
+    "have told two members of common spread apart; -: with so few seeds none, so that only those "
+    "are whose seeds agree.",
     "A click on a heading sorts; a member's name leads to its profile.",
 ]
 
 
-def write_text_page(board: Board, folder: Path, others: Sequence[Board] = ()) -> None:
-    """Write ``board.md``: the table, how it is read, and what ``others`` of the same probes say of
-    it, by other seeds or of longer trainings."""
-    of_others = (
+def notes(board: Board, others: Sequence[Board]) -> list[str]:
+    """How a board is read, and what ``others`` of the same probes say of it, by other seeds or of
+    longer trainings."""
+    return [*NOTES, *verdicts(board)] + [
         _again(board, other) if other["times"] == board["times"] else _longer(board, other)
         for other in others
-    )
-    every = (*NOTES[:-1], *verdicts(board), *of_others)
-    notes = "\n".join(f"- {note}" for note in every)
-    parts = ["# A board of probes", _machine(board), f"```text\n{render(board)}\n```", notes]
+    ]
+
+
+def write_text_page(board: Board, folder: Path, others: Sequence[Board] = ()) -> None:
+    """Write ``board.md``: the table and how it is read."""
+    each = "\n".join(f"- {note}" for note in notes(board, others))
+    parts = ["# A board of probes", _machine(board), f"```text\n{render(board)}\n```", each]
     parts.append(f"`{board['command']}` repeats it.")
     write_text(folder / "board.md", "\n\n".join(parts) + "\n")
 
@@ -167,7 +174,7 @@ def _text(cell: Cell) -> str:
     value = cell["accuracy"]
     if value is None:
         return cell["status"]
-    return f"{value:.1%}{'*' if cell['status'] == 'leaks' else ''}"
+    return f"{value:.1%}" + {"leaks": "*", "floor": "~"}.get(cell["status"], "")
 
 
 def words_of(board: Board, cell: Cell) -> str:
@@ -216,5 +223,5 @@ def _machine(board: Board) -> str:
 
 if __name__ == "__main__":
     found, *others = (read_board(Path(word) / "board.json") for word in sys.argv[1:])
-    write_page(found, Path(sys.argv[1]))
+    write_page(found, Path(sys.argv[1]), others)
     write_text_page(found, Path(sys.argv[1]), others)
