@@ -52,4 +52,4 @@ def counted(path: Path) -> Abilities:
 
 if __name__ == "__main__":
     place = Path(__file__).parent / FILE
-    write_text(place, to_json(counted(Path(sys.argv[1])), indent=1) + "\n")
+    write_text(place, to_json(counted(Path(sys.argv[1]))) + "\n")
