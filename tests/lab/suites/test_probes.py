@@ -322,3 +322,13 @@ def test_least_sizes_make_rows():
         probe = probe_of(name, **options)
         for held_out in (False, True):
             assert rows(probe, BLOCK, held_out).inputs.shape[0] == BLOCK
+
+
+def test_chance_is_one_of_the_tokens_that_may_be_an_answer():
+    """Of the default vocabularies, less the signs, by hand."""
+    answers = {
+        "mad:recall": 8, "mad:noisy": 8, "mad:fuzzy": 7, "mad:copying": 14, "mad:memorization": 127,
+        "mad:compression": 15, "mqar": 128, "induction": 19, "selective-copy": 15, "needle": 17,
+        "state:parity": 2, "state:sum": 5, "state:s3": 6, "state:s5": 120,
+    }  # fmt: skip
+    assert {name: probe(probe.Options()).answers for name, probe in PROBES.items()} == answers

@@ -338,18 +338,20 @@ def test_a_board_foretells_the_order_of_a_longer_training():
 
 def test_a_board_is_told_apart_from_the_same_by_other_seeds():
     """By hand: differences .1 .1 .06 are t = 6.5, .1 .1 .09 are t = 29; two degrees of freedom
-    want 4.3 of one pair and 10.9 of each of the six in a column of four."""
+    want 4.3 of one pair and 14.1 of each of the ten in a column of five."""
 
     def board(**values):
         cells = [{"probe": "mqar", "member": name, "values": each} for name, each in values.items()]
         shared = {"times": 1, "seeds": 3, "hours": 0, "environment": {}, "command": "made"}
         return {"members": [*values], "probes": {"mqar": {}}, "cells": cells, **shared}
 
-    first = board(a=[0.5, 0.5, 0.5], b=[0.5, 0.4, 0.3], c=[0.7, 0.72, 0.71], d=[])
-    again = board(a=[0.6, 0.6, 0.56], b=[0.5, 0.4, 0.3], c=[0.8, 0.82, 0.8], d=[0.5])
+    first = board(
+        a=[0.5, 0.5, 0.5], b=[0.5, 0.4, 0.3], c=[0.7, 0.72, 0.71], d=[], e=[0.4, 0.3, 0.2]
+    )
+    again = board(a=[0.6, 0.6, 0.56], b=[0.5, 0.4, 0.3], c=[0.8, 0.82, 0.8], d=[0.5], e=[])
     assert boards.twins(first, again) == [(True, False), (False, False), (True, True)]
     said = pages._again(first, again)
-    assert "4 members on 1 probes: of 3 twins 1 (33.3%) are told apart by the tests of" in said
+    assert "5 members on 1 probes: of 3 twins 1 (33.3%) are told apart by the tests of" in said
     assert said.endswith("2 (66.7%) by a test of the two alone.")
 
 
