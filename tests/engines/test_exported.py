@@ -5,7 +5,7 @@ import math
 
 import pytest
 import torch
-from torch._decomp import decomposition_table
+from torch._decomp import get_decompositions
 
 from everyformer.engines import exported
 from everyformer.engines.averages.banded import _banded_average
@@ -14,6 +14,7 @@ from everyformer.engines.averages.factors import _band_product
 from everyformer.engines.averages.planar import _planar_average
 from everyformer.engines.averages.running import _running_average
 from everyformer.engines.kernel.attention import _kernel_attention
+from everyformer.engines.operators import FORMS
 from everyformer.engines.softmax.spans import _soft_band
 
 LENGTHS = (1, exported.CHUNK, exported.CHUNK + 1, 150)
@@ -25,7 +26,7 @@ def normal(*size, scale=1.0):
 
 def assert_form_is(operation, *given, results=1):
     """The first results of both, which are those that are no gradient's."""
-    expected, got = operation(*given), decomposition_table[operation._opoverload](*given)
+    expected, got = operation(*given), FORMS[operation](*given)
     expected, got = (t if isinstance(t, tuple) else (t,) for t in (expected, got))
     for one, other in zip(expected[:results], got[:results], strict=True):
         torch.testing.assert_close(other, one, rtol=1e-11, atol=1e-11)
@@ -78,7 +79,7 @@ def test_kernel_attention(length):
     def check(padding_mask, level, gate, sums, top, how):
         given = q, k, v, padding_mask, level, gate, sums, top
         expected = _kernel_attention(*given, *how)
-        got = decomposition_table[_kernel_attention._opoverload](*given, *how)
+        got = FORMS[_kernel_attention](*given, *how)
         for at in (0, 2, 3):  # averages, sums and level after; the others are for gradients
             torch.testing.assert_close(got[at], expected[at], rtol=1e-11, atol=1e-11)
         assert expected[0].std() > 0.01
@@ -97,3 +98,10 @@ def test_soft_windows():
         how = None, 4.0, 7 if near else 6, near, 0.7, 0.0
         for bounds in ((None, None), (first, last)):
             assert_form_is(_soft_band, q, k, v, table, ends, *bounds, *how, results=2)
+
+
+def test_torch_knows_no_decomposition_of_an_operator():
+    """With one, torch's compiler refuses the operator where the environment has a variable CI."""
+    operations = [operation._opoverload for operation in FORMS]
+    assert len(operations) == 7
+    assert not get_decompositions(operations)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch._decomp import decomposition_table
 
 import everyformer as ef
 from everyformer.core.errors import ConfigError, MissingExtraError, UnsupportedError
 from everyformer.core.state import named_tensors
 from everyformer.engines.averages.running import _running_average
+from everyformer.engines.operators import FORMS
 from everyformer.interop import export
 from everyformer.interop.export import compare_program, export_onnx, export_program
 from everyformer.interop.stateful import start_tensors
@@ -325,7 +325,7 @@ def test_a_state_that_changes_its_form_or_is_not_there_is_refused(tmp_path):
 
 def test_an_operator_that_onnx_does_not_have_is_an_error(tmp_path, monkeypatch):
     pytest.importorskip("onnxscript")
-    monkeypatch.delitem(decomposition_table, _running_average._opoverload)
+    monkeypatch.delitem(FORMS, _running_average)
     with pytest.raises(UnsupportedError, match=r"everyformer.running_average.*export_program"):
         export_onnx(model_of("aft-simple", "lm"), tmp_path / "model.onnx")
 

@@ -1,11 +1,12 @@
 """Operators of this library in the operators of torch, for graphs that leave it, such as ONNX's.
 
-torch's exporter to ONNX looks these forms up by itself. Each gives an operator's results (not those
-that only gradients read) for lengths that the graph leaves open. Where the operator is linear in
-the length its form is too: chunks of tokens, one after the other, by the higher-order operator
-`scan`, which ONNX has; within `one_node` linear recurrences are one operator of its own each.
-Softmax averages keep a largest key for every query and channel, so that no range of keys is beyond
-them. Forms of the operators whose cost is quadratic follow their equations.
+`everyformer.engines.operators.applied` takes these forms where torch writes a module as ONNX, and
+`export_onnx` where it writes a model. Each gives an operator's results (not those that only
+gradients read) for lengths that the graph leaves open. Where the operator is linear in the length
+its form is too: chunks of tokens, one after the other, by the higher-order operator `scan`, which
+ONNX has; within `one_node` linear recurrences are one operator of its own each. Softmax averages
+keep a largest key for every query and channel, so that no range of keys is beyond them. Forms of
+the operators whose cost is quadratic follow their equations.
 
 Letters as in the operators' own files; C tokens a chunk, n chunks.
 """

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import torch
 from torch import Tensor
-from torch._decomp import register_decomposition
 from torch.library import CustomOpDef
 from torch.utils.flop_counter import register_flop_formula
 
@@ -123,12 +122,24 @@ def _indices(names: Iterable[str], among: list[str]) -> list[int]:
     return [among.index(n) for n in names]
 
 
+FORMS: dict[CustomOpDef, Formula] = {}
+"""Of operators in graphs that leave this library, filled by `everyformer.engines.exported`. Not in
+torch's table of decompositions: with one there, torch's compiler refuses an operator wherever the
+environment has a variable CI."""
+
+
 def exported_as(operation: CustomOpDef) -> Callable[[Formula], Formula]:
-    """Decorates the form that ``operation`` has in graphs which leave this library
-    (`everyformer.engines.exported`): torch's exporter to ONNX looks for it in this table."""
-    overload = operation._opoverload
-    # else tensors without values would go through the form, and be tied to its chunks
-    fake_result = operation._abstract_fn
-    assert fake_result is not None
-    register_decomposition(overload, type="meta")(fake_result)
-    return register_decomposition(overload)
+    """Decorates the form that ``operation`` has in graphs which leave this library."""
+
+    def keep(form: Formula) -> Formula:
+        FORMS[operation] = form
+        return form
+
+    return keep
+
+
+def applied(operation: CustomOpDef, *values: Any) -> Any:
+    """What ``operation`` gives; in a module that torch writes as ONNX, by its form."""
+    if FORMS and torch.onnx.is_in_onnx_export():
+        return FORMS.get(operation, operation)(*values)
+    return operation(*values)

@@ -26,7 +26,6 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch._decomp import decomposition_table
 
 from everyformer.core.config import to_dict
 from everyformer.core.errors import ConfigError, EveryformerError, UnsupportedError
@@ -34,6 +33,7 @@ from everyformer.core.mask import Mask
 from everyformer.core.modules import evaluating
 from everyformer.core.tasks import TASKS
 from everyformer.engines.exported import RUNTIME, one_node
+from everyformer.engines.operators import FORMS
 from everyformer.engines.ranges import HALF
 from everyformer.interop.stateful import STATE, example, start_tensors
 from everyformer.models.base import Model
@@ -153,13 +153,16 @@ def export_onnx(
     path = _ending(model, path, ".onnx")
     with evaluating(model), torch.no_grad(), _quiet():
         program, names = _stream(model) if state else (_program(model), None)
-        called = {node.target for node in program.graph.nodes} - decomposition_table.keys()
+        forms = {operation._opoverload: form for operation, form in FORMS.items()}
+        called = {node.target for node in program.graph.nodes} - forms.keys()
         custom = {str(target) for target in called if "everyformer" in str(target)}
         if custom:
             raise UnsupportedError(
                 f"ONNX does not have the operator(s) {', '.join(sorted(custom))} of this model: "
                 "use export_program, or a member that docs/python.md lists for ONNX"
             )
+        with one_node() if state else nullcontext():
+            program = program.run_decompositions(forms)
         onnx_program = _to_onnx(program, names, operators)
     assert onnx_program is not None
     onnx_program.model.metadata_props["everyformer"] = _about(model)
@@ -265,8 +268,7 @@ def _to_onnx(
         names["output_names"] += [f"next.{name}" for name in state]
         names["opset_version"] = 24
     try:
-        with one_node() if state is not None else nullcontext():
-            result = torch.onnx.export(program, dynamo=True, verbose=False, **names)
+        result = torch.onnx.export(program, dynamo=True, verbose=False, **names)
     except torch.onnx.errors.OnnxExporterError as error:
         reason = str(error.__cause__ or error).strip().splitlines()[-1]
         raise UnsupportedError(

@@ -34,7 +34,7 @@ from everyformer.engines.averages.running import (
     sums_gradient,
 )
 from everyformer.engines.cuda import on_cuda
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.products import add_product, halves, plus_product, product
 from everyformer.engines.ranges import fake, full_precision, per_key, returned, widened
 
@@ -56,7 +56,7 @@ def banded_average(k: Tensor, v: Tensor, bias: Tensor, *, causal: bool, lead: in
         (B, S - lead, H, V) in v's dtype; zero where nothing is seen.
     """
     assert lead in (0, bias.shape[-1]), "lead is the carried average and n - 1 tokens"
-    o, _ = _banded_average(k, v, bias, causal, lead)
+    o, _ = applied(_banded_average, k, v, bias, causal, lead)
     return o
 
 

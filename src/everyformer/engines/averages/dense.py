@@ -19,7 +19,7 @@ from torch import Tensor
 from everyformer.core.devices import at_once
 from everyformer.engines.averages.running import fill_sums, inputs_gradient, sums_gradient
 from everyformer.engines.cuda import fused, on_cuda
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.products import add_product, halves, product
 from everyformer.engines.ranges import (
     bias_limit,
@@ -60,7 +60,7 @@ def dense_average(
     """
     inputs = [t for t in (k, v, rows, columns) if t is not None]
     keep = torch.is_grad_enabled() and any(t.requires_grad for t in inputs)
-    o, _, _ = _dense_average(k, v, rows, columns, offset, causal, keep)
+    o, _, _ = applied(_dense_average, k, v, rows, columns, offset, causal, keep)
     return o
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from everyformer.core.leaving import leaves_torch
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.ranges import full_precision, returned, widened
 
 
@@ -31,7 +31,7 @@ def band_product(u: Tensor, v: Tensor, count: int) -> Tensor:
         # of one token there are no blocks
         with full_precision(u):
             return torch.bmm(widened(u), widened(v).mT)
-    return _band_product(u, v, count)
+    return applied(_band_product, u, v, count)
 
 
 def _band(u: Tensor, v: Tensor, count: int) -> Tensor:

@@ -18,7 +18,7 @@ from torch.nn.grad import conv2d_weight
 
 from everyformer.engines.averages.dense import _dense_average, _dense_average_backward
 from everyformer.engines.averages.running import inputs_gradient, reference_of, sums_gradient
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
@@ -34,7 +34,7 @@ def planar_average(k: Tensor, v: Tensor, kernel: Tensor, *, lines: int) -> Tenso
     Returns:
         (B, S, H, V) in v's dtype; zero where nothing is seen.
     """
-    o, _ = _planar_average(k, v, kernel, lines)
+    o, _ = applied(_planar_average, k, v, kernel, lines)
     return o
 
 
@@ -45,7 +45,7 @@ def _averages(k: Tensor, v: Tensor, kernel: Tensor, lines: int) -> tuple[Tensor,
         reference = reference_of(wide, kernel, causal=False)
         if reference is None:
             w = _pairs(kernel, lines, k.shape[1])
-            o, total, _ = _dense_average(k, v, w, None, None, False, False)
+            o, total, _ = applied(_dense_average, k, v, w, None, None, False, False)
             return o, total
         x = _products(wide, widened(v), reference, lines)
         y = _convolve(x, kernel.exp()) + _outside(x, kernel.shape[-1])

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from everyformer.engines.cuda import on_cuda
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.ranges import (
     bias_limit,
     fake,
@@ -46,7 +46,7 @@ def running_average(k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         (B, S, H, V) in v's dtype; zero (and -inf) where nothing is seen. To continue earlier
         tokens, give their log-sum and average as the first token.
     """
-    lse, o = _running_average(k, v)
+    lse, o = applied(_running_average, k, v)
     return lse, o
 
 

@@ -40,7 +40,7 @@ from everyformer.engines.kernel.denominators import POSITIVE, Denominator, divid
 from everyformer.engines.kernel.features import made
 from everyformer.engines.kernel.maps import Kind, SegmentMap
 from everyformer.engines.kernel.sums import KernelState
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.ranges import fake, full_precision, returned, widened
 
 
@@ -96,7 +96,8 @@ def kernel_attention(
         y, sums, top = _one_token(Inputs(q, k, v, padding_mask, level, gate), state, guard)
     else:
         of_map = feature_map or (None, "")
-        y, _, sums, top, _, _ = _kernel_attention(
+        y, _, sums, top, _, _ = applied(
+            _kernel_attention,
             q,
             k,
             v,

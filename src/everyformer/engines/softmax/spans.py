@@ -26,7 +26,7 @@ from torch import Tensor
 from everyformer.core.devices import at_once
 from everyformer.engines.averages.factors import diagonals
 from everyformer.engines.drawing import draw_seed
-from everyformer.engines.operators import operator
+from everyformer.engines.operators import applied, operator
 from everyformer.engines.ranges import full_precision, returned, widened
 
 AT_ONCE = 1 << 20
@@ -106,7 +106,7 @@ def soft_windows(
             seed = draw_seed()
         settings = float(ramp), far, reach.near, float(scale), float(dropout)
         known = reach.part(table, far), tensors[3], first, last, seed
-        parts.append(_soft_band(*tensors[:3], *known, *settings)[0])
+        parts.append(applied(_soft_band, *tensors[:3], *known, *settings)[0])
         order += chosen
     if len(parts) == 1:
         return parts[0]
