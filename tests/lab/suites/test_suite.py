@@ -246,10 +246,10 @@ def test_guests_are_built_whatever_genes_members_are_given():
     assert lstm.parameters == 2 * 256 * 128 + 256 + 2 * 8 * (128 * 128 + 128)
 
 
-def printed(values, names=None):
-    """A paper's board of `rope` on memorization, with these accuracies by setting and seed."""
-    names = names or [n for n, s in presets.PAPER.items() if s.data == "mad:memorization"]
-    known = {"data": "mad:memorization", "published": {"rope": 0.788}}
+def printed(values, names=None, data="mad:memorization", number=0.788):
+    """A paper's board of `rope` on a probe, with these accuracies by setting and seed."""
+    names = names or [n for n, s in presets.PAPER.items() if s.data == data]
+    known = {"data": data, "published": {"rope": number}}
     both = zip(names, values, strict=True)
     return {
         "preset": "paper",
@@ -274,6 +274,12 @@ def printed(values, names=None):
 def test_a_printed_number_is_held_against_the_interval_over_seeds(values, end):
     [sentence] = boards.verdicts(printed(values))
     assert sentence.startswith("mad:memorization, rope: published 78.8%")
+    assert sentence.endswith(end)
+
+
+@pytest.mark.parametrize(("last", "end"), [(0.992, ": replicated"), (0.989, ": not replicated")])
+def test_a_number_at_which_training_stops_is_reached_by_every_seed(last, end):
+    [sentence] = boards.verdicts(printed([[0.9925, 0.9921, last]], data="mqar", number=0.99))
     assert sentence.endswith(end)
 
 

@@ -218,7 +218,7 @@ def cell_words(finished: Finished, dataset: Dataset) -> str:
 
 def verdicts(board: Board) -> list[str]:
     """A sentence for every number that a source has printed: whether the 95% interval over seeds
-    of the mean over its settings holds it."""
+    of the mean over its settings holds it, or every seed has reached it where training stops."""
     printed = {
         (column["data"], member): value
         for column in board["probes"].values()
@@ -232,17 +232,21 @@ def _verdict(board: Board, data: str, member: str, published: float) -> str:
     names = [name for name, column in board["probes"].items() if column["data"] == data]
     every = [cell_of(board, name, member)["values"] for name in names]
     settings = PRESETS[board["preset"]].values()
-    of = sum(1 for setting in settings if setting.data == data)
+    same = [setting for setting in settings if setting.data == data]
     words = f"{data}, {member}: published {published:.1%}"
     if not all(every) or len(every[0]) < 2:
         return f"{words}, here no interval"
     means = [statistics.mean(values) for values in zip(*every, strict=True)]
     low, high = mean_interval(means)
     here = f"{statistics.mean(means):.1%} ({low:.1%} to {high:.1%} over {len(means)} seeds)"
-    if len(names) < of:
-        return f"{words} over {of} settings, here {here} over {len(names)} of them: no verdict"
-    verdict = "replicated" if low <= published <= high else "not replicated"
-    return f"{words}, here {here}: {verdict}"
+    if len(names) < len(same):
+        return (
+            f"{words} over {len(same)} settings, here {here} over {len(names)} of them: no verdict"
+        )
+    # where training stops at the number, it is reached or not
+    stops = all(setting.training.get("stop_at") == published for setting in same)
+    held = min(means) >= published if stops else low <= published <= high
+    return f"{words}, here {here}: {'replicated' if held else 'not replicated'}"
 
 
 def foretold(board: Board, longer: Board) -> dict[str, float | None]:
