@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from everyformer.lab.suites import abilities
-from everyformer.lab.suites.board import as_csv, cell_of, read_board
+from everyformer.lab.suites.board import as_csv, cell_of, read_board, verdicts
 from everyformer.lab.suites.page import write_text_page
 from everyformer.lab.suites.presets import GUESTS
 from sequence_laws.board import cause_of, read
@@ -16,12 +16,16 @@ from sequence_laws.verdict import BROKEN
 BOARDS = Path(__file__).parents[1] / "docs" / "board"
 LINES = [line.split("|") for line in (BOARDS.parents[1] / "boards.txt").read_text().splitlines()]
 PROBED = sorted(file.parent for file in BOARDS.glob("mini*/board.json"))
+PRINTED = sorted(file.parent for file in BOARDS.glob("paper-*/board.json"))
 RECORDED = {line[0].strip(): line[3].split() for line in LINES if len(line) == 4}
 
 
 @pytest.mark.parametrize(
     "name",
-    sorted(file.parent.name for file in BOARDS.glob("*/board.json") if file.parent not in PROBED),
+    sorted(
+        {file.parent.name for file in BOARDS.glob("*/board.json")}
+        - {folder.name for folder in PROBED + PRINTED}
+    ),
 )
 def test_each_failure_of_a_recorded_board_has_a_cause(name: str) -> None:
     board = read(BOARDS / name)
@@ -57,3 +61,16 @@ def test_what_is_said_of_the_board_of_probes_is_what_it_holds(tmp_path: Path) ->
         for member, value in (cell.rsplit(" ", 1) for cell in cells.split(", ")):
             cell = cell_of(board, probe, GUESTS.get(member, member))
             assert value == f"{cell['accuracy']:.1%}", (probe, member)
+
+
+@pytest.mark.parametrize("folder", PRINTED, ids=lambda folder: folder.name)
+def test_what_is_said_of_numbers_that_papers_printed_is_what_the_boards_hold(
+    folder: Path, tmp_path: Path
+) -> None:
+    board = read_board(folder / "board.json")
+    write_text_page(board, tmp_path)
+    assert (folder / "board.md").read_text() == (tmp_path / "board.md").read_text()
+    said = " ".join((BOARDS / "README.md").read_text().split())
+    assert board["command"] in said
+    for sentence in verdicts(board):
+        assert sentence in said
