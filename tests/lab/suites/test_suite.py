@@ -241,9 +241,22 @@ def test_guests_are_built_whatever_genes_members_are_given():
         complete(config), "mad:memorization", presets.PAPER["mad:memorization"], print
     )
     rope, lstm = column.ready
-    assert rope.config.genes["feedforward"].name == "swiglu"
+    # of the program: no bias but the output's, which is a table of its own
+    layer = 2 * 128 + 4 * 128 * 128 + 3 * 128 * 352
+    assert rope.parameters == 2 * 256 * 128 + 256 + 2 * layer + 128
     assert lstm.error is None
     assert lstm.parameters == 2 * 256 * 128 + 256 + 2 * 8 * (128 * 128 + 128)
+
+
+def test_zoologys_example_has_dropout_where_its_program_has_it():
+    column = prepared(
+        complete(SuiteConfig(("gpt",), preset="paper")), "mqar", presets.PAPER["mqar"], print
+    )
+    model, training = column.ready[0].config, column.comparison.training
+    assert (model.embedding_dropout, model.block.dropout) == (0.1, 0.0)
+    assert model.genes["mixer"].options["attention_dropout"] == 0.1
+    assert (training.steps, training.evaluate_every, training.min_lr_ratio) == (31_300, 313, 0.0)
+    assert (training.betas, training.clip, training.stop_at) == ((0.9, 0.999), None, 0.99)
 
 
 def printed(values, names=None, data="mad:memorization", number=0.788):
