@@ -40,7 +40,7 @@ def write_page(board: Board, folder: Path, others: Sequence[Board] = ()) -> None
         "levels": {name: f"{column['shortcut']:.0%}" for name, column in probes.items()},
         "smallest": {name: _points(column["smallest"]) for name, column in probes.items()},
         "columns": list(probes.items()),
-        "notes": [*notes(board, others), *OF_PAGE],
+        "notes": [*verdicts(board), *notes(board, others), *OF_PAGE],
         "base": BASE if BASE in board["members"] else "nothing else",
         "command": board["command"],
         "machine": _machine(board),
@@ -67,7 +67,7 @@ OF_PAGE = [
 def notes(board: Board, others: Sequence[Board]) -> list[str]:
     """How a board is read, and what ``others`` of the same probes say of it, by other seeds or of
     longer trainings."""
-    return [*NOTES, *verdicts(board)] + [
+    return NOTES + [
         _again(board, other) if other["times"] == board["times"] else _longer(board, other)
         for other in others
     ]
@@ -132,7 +132,8 @@ def answer(board: Board) -> str:
         for probe, cells in by_probe.items()
         if not any(cell["status"] == "done" for cell in cells)
     ]
-    first = f"Members are told apart by {join_names(parted)}" if parted else NOT_APART
+    none = NOT_APART if len(board["members"]) > 1 else "One member alone"
+    first = f"Members are told apart by {join_names(parted)}" if parted else none
     rest = f"; not learned by any: {join_names(unlearned)}" if unlearned else ""
     return f"{first}{rest}."
 
