@@ -308,7 +308,7 @@ def test_a_part_of_the_settings_has_no_verdict():
 
 def test_a_board_of_another_version_is_not_read(suite, monkeypatch):
     _, out, _ = suite("attention", "--suite", "mqar", "--seeds", "1")
-    assert "One member alone." in out
+    assert "One member alone; not learned by any: mqar." in out
     path = Path("made/board.json")
     assert boards.read_board(path)["members"] == ["attention"]
     monkeypatch.setattr(boards, "VERSION", boards.VERSION + 1)
